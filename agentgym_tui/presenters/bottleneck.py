@@ -14,46 +14,32 @@ from agentgym_tui.state.servers import EndpointState, RecentStep
 from runner.results.bottleneck import Bottleneck, find_bottleneck
 from runner.types import Phases
 
-METRICS_S: Final = 10.0
-"""Seconds for which the metrics of a server count; a node sends new ones every 2 s."""
-ANSWERED_S: Final = 5.0
-"""Seconds after an answer for which an endpoint counts as answering, whatever its health check has found."""
-WAIT_S: Final = 5.0
-"""Seconds after which what a step in progress waits for counts, too; most steps end earlier."""
-MIN_ANSWERS: Final = 2
-"""Number of answers from which there is a rate."""
+METRICS_S: Final = 10.0  # of a server count; a node sends new ones every 2 s
+ANSWERED_S: Final = 5.0  # an endpoint counts as answering, whatever its health check has found
+WAIT_S: Final = 5.0  # what a step in progress waits for counts, too; most steps end earlier
+MIN_ANSWERS: Final = 2  # from which there is a rate
 MAX_REASONS: Final = 3
-LIMIT_REACHED: Final = 0.95
-"""Used part of the requests per minute from which the rate limit counts as reached."""
+LIMIT_REACHED: Final = 0.95  # used part of the requests per minute
 
 
 class Spread(NamedTuple):
-    """Median and 95th percentile of durations, in seconds."""
+    """Of durations."""
 
     median_s: float
     p95_s: float
 
 
 class EndpointUse(NamedTuple):
-    """Use of an endpoint by the running episodes, from their newest steps.
+    """Use of an endpoint by the running episodes, from their newest steps."""
 
-    Attributes:
-        n_in_flight: requests that wait for an answer or receive one.
-        answers_per_min: answers per minute; None if there are too few.
-        answer: time from the request to the end of the answer, with failed attempts before it; None without answers.
-        first_token: time from the request to the first token; None where no answer was streamed.
-        failures: why requests failed, the most frequent reason first, and how often each. The texts are untrusted.
-    """
-
-    n_in_flight: int = 0
-    answers_per_min: float | None = None
-    answer: Spread | None = None
-    first_token: Spread | None = None
-    failures: Sequence[tuple[str, int]] = ()
+    n_in_flight: int = 0  # requests that wait for an answer or receive one
+    answers_per_min: float | None = None  # None if there are too few
+    answer: Spread | None = None  # to its end, with failed attempts before it
+    first_token: Spread | None = None  # None where no answer was streamed
+    failures: Sequence[tuple[str, int]] = ()  # the most frequent reason first; untrusted
 
 
 def endpoint_use(store: RunStore, endpoint: str) -> EndpointUse:
-    """Return the use of an endpoint by the running episodes."""
     steps, seconds = store.endpoint_registry.recent_steps.newest()
     answers = [step for step in steps if step.endpoint == endpoint]
     requests = (episode.streaming for episode in store.running_episodes())

@@ -20,8 +20,7 @@ _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ACTIVE: Final = frozenset({"running", "paused"})
 _PENDING: Final = frozenset({"queued", "interrupted"})
 _FINISHED: Final = frozenset({"completed", "cancelled"})
-ENDED: Final = _FINISHED | {"interrupted"}
-"""Statuses of batches that do not play and do not wait."""
+ENDED: Final = _FINISHED | {"interrupted"}  # they do not play and do not wait
 _PROGRESS_FIELDS: Final = (
     *("n_done", "n_planned", "n_success", "mean_reward", "eta_s", "tokens", "cost", "waiting_for", "waiting_s"),
     *("workers", "interruption"),
@@ -29,25 +28,6 @@ _PROGRESS_FIELDS: Final = (
 
 
 class BatchRun(msgspec.Struct):
-    """A batch of episodes: queued, running, paused, interrupted or finished.
-
-    Attributes:
-        n_rated: number of ended episodes that count for the success rate.
-        eta_at_s: when the estimate was received, in seconds of the console's monotonic clock.
-        waiting_for: the server that the batch waits for and its problem; None while the batch plays.
-        waiting_s: seconds left until the batch is interrupted because its server is gone; None while the batch plays.
-        interruption: why it was interrupted, if not on request.
-        workers: None if the node's own process plays, and where they are not known.
-        ended_at: None while it runs, and where no stream stored its completion event, as for ``published_at``.
-        position: number of batches that wait before it; None where it does not wait or that is not known.
-        is_held: whether it waits and does not start before it is resumed.
-        node_paused: whether the node reports that all of its episodes are paused.
-        started_at: when its first known episode started; None until one has started.
-        has_totals: whether its stored episodes were summed.
-        reported_models: the models that answered, by its event or its stored episodes; None while it runs.
-        has_end_event: its values are final.
-    """
-
     batch_id: str
     env: str = ""
     battery_id: str | None = None
@@ -56,29 +36,29 @@ class BatchRun(msgspec.Struct):
     status: str = "running"
     n_done: int = 0
     n_planned: int = 0
-    n_rated: int = 0
+    n_rated: int = 0  # ended episodes that count for the success rate
     n_success: int = 0
     n_errors: int = 0
     mean_reward: float | None = None
     eta_s: float | None = None
-    eta_at_s: float | None = None
+    eta_at_s: float | None = None  # when it was received, by the console's monotonic clock
     tokens: Tokens | None = None
     cost: float | None = None
     currency: str = ""
-    waiting_for: str | None = None
-    waiting_s: float | None = None
-    interruption: str | None = None
-    workers: WorkerCounts | None = None
-    ended_at: datetime | None = None
+    waiting_for: str | None = None  # a server and its problem
+    waiting_s: float | None = None  # until it is interrupted because its server is gone
+    interruption: str | None = None  # why, if not on request
+    workers: WorkerCounts | None = None  # None if the node's own process plays
+    ended_at: datetime | None = None  # None where no stream stored its event, as the next
     published_at: datetime | None = None
-    position: int | None = None
-    is_held: bool = False
-    node_paused: bool = False
-    started_at: datetime | None = None
-    has_totals: bool = False
+    position: int | None = None  # batches that wait before it
+    is_held: bool = False  # waits until it is resumed
+    node_paused: bool = False  # the node reports all of its episodes as paused
+    started_at: datetime | None = None  # of its first known episode
+    has_totals: bool = False  # its stored episodes were summed
     node: str = ""
-    has_end_event: bool = False
-    reported_models: str | None = None
+    has_end_event: bool = False  # its values are final
+    reported_models: str | None = None  # by its event or its stored episodes
 
     @property
     def models(self) -> str | None:
@@ -86,7 +66,7 @@ class BatchRun(msgspec.Struct):
 
     @property
     def duration_s(self) -> float | None:
-        """Seconds from its first episode to its end; None while it runs, and where they are not known."""
+        """From its first episode to its end."""
         if self.started_at is None or self.ended_at is None:
             return None
         return max((self.ended_at - self.started_at).total_seconds(), 0.0)
@@ -106,10 +86,7 @@ class BatchTotals(NamedTuple):
 
 
 class BatchRegistry:
-    """Up to ``MAX_BATCHES`` batches by id, the newest last.
-
-    Finished batches are evicted first, then those that start last.
-    """
+    """Batches by id, the newest last; finished ones are evicted first, then those that start last."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -140,7 +117,7 @@ class BatchRegistry:
     def apply_progress(self, item: BatchProgress, boot: str, node: str) -> None:
         """Update a batch, unless the item is older than the last one or the end of the batch.
 
-        ``item.seq`` orders the items of one process, whose id is ``boot``.
+        ``item.seq`` orders the items of the process ``boot``.
         """
         if (batch := self._get(item.batch_id)) is None or batch.has_end_event or batch.status in _FINISHED:
             return
@@ -161,11 +138,7 @@ class BatchRegistry:
     def apply_completed(
         self, event: BatchCompleted, published_at: datetime | None = None, sent_at: datetime | None = None
     ) -> None:
-        """Set the final status and results of a batch.
-
-        A stream stored the event ``published_at``, maybe long after the end, which the node recorded ``sent_at`` by its
-        own clock.
-        """
+        """A stream stored the event ``published_at``, maybe long after the end, ``sent_at`` by the node's own clock."""
         if (batch := self._get(event.batch_id)) is None:
             return
         batch.has_end_event = True
@@ -185,11 +158,11 @@ class BatchRegistry:
         batch.waiting_for = batch.waiting_s = batch.interruption = None
 
     def set_n_waiting(self, node: str, n_waiting: int | None) -> None:
-        """Set the number of batches that wait on the only node; None if it did not report the number."""
+        """Set the number of the only node; None if it did not report it."""
         self._n_waiting = {} if n_waiting is None else {node: n_waiting}
 
     def apply_list(self, states: Iterable[BatchState], *, is_new: bool = False) -> None:
-        """Update batches from a reply of a node, the newest first; new ones are not all of the front of its queue."""
+        """Update batches from a reply, the newest first; new ones are not all of the front of the queue."""
         n_waiting = 0
         for state in reversed(list(states)[:MAX_BATCHES]):
             if (batch := self._get(state.batch_id)) is None:
@@ -208,7 +181,7 @@ class BatchRegistry:
             n_waiting += state.status == "queued"
 
     def add_older(self, states: Sequence[BatchState]) -> None:
-        """Add batches, the newest first, before those that are known; a known one stays as it is."""
+        """Add batches, the newest first, before those that are known; these stay as they are."""
         known = dict(self.batches)
         self.apply_list(state for state in states if state.batch_id not in known)
         for batch_id in known:
@@ -216,7 +189,7 @@ class BatchRegistry:
                 self.batches[batch_id] = self.batches.pop(batch_id)
 
     def apply_queue(self, item: QueueChanged, node: str) -> None:
-        """Add the batches that wait on a node, and set their positions; a batch that has started or ended stays."""
+        """Add the batches that wait, and set their positions; a batch that has started or ended stays."""
         self._n_waiting[node] = item.n_waiting
         for position, waiting in enumerate(item.batches):
             is_new = waiting.batch_id not in self.batches
@@ -233,7 +206,7 @@ class BatchRegistry:
         return [each.batch_id for each in stopped if each.n_done and each.mean_reward is None and not each.has_totals]
 
     def apply_totals(self, batch_ids: Iterable[str], totals: Iterable[BatchTotals]) -> None:
-        """Complete batches that have ended while the console did not follow them; those without episodes lack a sum."""
+        """Complete batches that ended while the console did not follow them; those without episodes lack a sum."""
         for batch_id in batch_ids:
             if (summed := self.batches.get(batch_id)) is not None:
                 summed.has_totals = True
@@ -254,7 +227,7 @@ class BatchRegistry:
         return max(ended, key=lambda each: each.ended_at or _LONG_AGO, default=None)
 
     def update_paused(self, batch_id: str, episodes: Iterable[Episode]) -> None:
-        """Mark an active batch as paused where it or all of its running episodes are paused, else as running."""
+        """An active batch is paused where it or all of its running episodes are."""
         batch = self.batches.get(batch_id)
         if batch is None or batch.status not in _ACTIVE:
             return
@@ -262,7 +235,7 @@ class BatchRegistry:
         batch.status = "paused" if batch.node_paused or (paused and all(paused)) else "running"
 
     def apply_episode_ended(self, episode: Episode) -> None:
-        """Mark the active batch of an ended episode as interrupted where the episode was interrupted."""
+        """With an interrupted episode, its active batch is interrupted."""
         batch = self.batches.get(episode.batch_id)
         if batch is not None and episode.outcome == "interrupted" and batch.status in _ACTIVE:
             batch.status = "interrupted"
@@ -289,12 +262,11 @@ def _describe(batch: BatchRun, item: EpisodeStarted | BatchState | WaitingBatch)
 
 
 def batch_currency(batches: Iterable[BatchRun], default: str) -> str:
-    """Return the currency of the costs of batches: the first that one of them names, else ``default``."""
     return next((batch.currency for batch in batches if batch.currency), default)
 
 
 def usage_with(batch: BatchRun, episodes: Sequence[Episode]) -> tuple[Tokens, float | None]:
-    """Return the tokens and the cost of a batch, of which ``episodes`` are known; None where no cost is known.
+    """Return the tokens and the cost of a batch.
 
     The node reports totals of the ended episodes; the known steps of running episodes are added.
     """

@@ -37,33 +37,19 @@ if TYPE_CHECKING:
     from runner.types import TimeStep
 
 Messages: TypeAlias = list[dict[str, Any]]
+# ``success``, ``failure``, ``truncated``, ``timeout``, ``cancelled``, ``error``, ``interrupted``, or
+# ``UNKNOWN_OUTCOME``
 Outcome: TypeAlias = str
-"""``success``, ``failure``, ``truncated``, ``timeout``, ``cancelled``, ``error``, ``interrupted``,
-or ``UNKNOWN_OUTCOME``.
-"""
 EPISODE_BYTES: Final = 1_000
 _STEP_BYTES: Final = 1_000
-_PART_BYTES: Final = 250
-"""Approximate memory of an episode, of a step, and of a span or tool call without their texts."""
+_PART_BYTES: Final = 250  # approximate memory of an episode, of a step, and of a span or tool call, without texts
 _NO_JSON: Final = (b"null", b"[]", b"")
 
 
 class StepState(msgspec.Struct, gc=False):
-    """One step of an episode.
-
-    Attributes:
-        raw_chats, raw_observation: messages as JSON; empty where they were dropped to free memory.
-        warnings: deviations of the step from the configuration, such as failed endpoints.
-        shape: the shape of its request, see ``Usage``.
-        left_out: number of messages of the step that were not sent, or were dropped.
-        phases: how the step's wall time is split; None if it is not known.
-        world: picture of the environment after the step, as JSON; empty if there is none.
-        refused: whether the environment refused the action, which is valid.
-    """
-
     index: int
     actor: str
-    raw_chats: bytes
+    raw_chats: bytes  # messages as JSON; empty where they were dropped to free memory
     raw_observation: bytes
     action: LiveAction
     valid: bool
@@ -77,12 +63,12 @@ class StepState(msgspec.Struct, gc=False):
     tokens_per_s: float | None = None
     tokens: Tokens | None = None
     cost: float | None = None
-    warnings: Sequence[str] = ()
-    shape: str = ""
-    left_out: int = 0
-    phases: Phases | None = None
-    world: bytes = b""
-    refused: bool = False
+    warnings: Sequence[str] = ()  # deviations from the configuration, such as failed endpoints
+    shape: str = ""  # of its request, see ``Usage``
+    left_out: int = 0  # messages that were not sent, or were dropped
+    phases: Phases | None = None  # how the wall time is split
+    world: bytes = b""  # picture of the environment after the step, as JSON
+    refused: bool = False  # by the environment, though the action is valid
 
     @property
     def chats(self) -> list[Messages]:
@@ -150,52 +136,36 @@ def picture_of(world: object) -> bytes:
 
 
 class StreamingToolCall(msgspec.Struct, frozen=True):
-    """The received part of a tool call in an answer.
+    """The received part of a tool call in an answer."""
 
-    Attributes:
-        number: position of the call among the tool calls of the answer.
-        arguments: end of the received arguments, as JSON text.
-        n_dropped: number of characters before ``arguments`` that are not kept.
-    """
-
-    number: int
+    number: int  # place among the tool calls of the answer
     tool: str = ""
-    arguments: str = ""
-    n_dropped: int = 0
+    arguments: str = ""  # the end of the received JSON text
+    n_dropped: int = 0  # characters before ``arguments`` that are not kept
 
 
 class StreamingAnswer(msgspec.Struct, kw_only=True, gc=False):
-    """The received part of the model's answer for the current step; it grows in place.
-
-    Attributes:
-        n_text_dropped, n_reasoning_dropped: number of characters before ``text`` and ``reasoning`` that are not kept.
-        endpoint: the endpoint that answers; None if it is not known or all endpoints failed.
-        requested_at: time of the request to ``endpoint``, by the sender's clock; None if it is not known.
-        failures: reason for each endpoint that failed or was skipped, preceded by the name of the endpoint.
-        n_tokens, n_first_tokens: approximate number of tokens received, and of those in the first item with text.
-        ttft_s: seconds from the request to the first token.
-        first_at, newest_at: time of the first and of the newest item with text, by the sender's clock.
-    """
+    """The received part of the model's answer for the current step; it grows in place."""
 
     step: int = 0
     text: str = ""
     reasoning: str = ""
     calls: tuple[StreamingToolCall, ...] = ()
-    n_text_dropped: int = 0
+    n_text_dropped: int = 0  # characters before ``text`` that are not kept, as for the reasoning
     n_reasoning_dropped: int = 0
-    endpoint: str | None = None
-    requested_at: datetime | None = None
+    endpoint: str | None = None  # None if it is not known or all endpoints failed
+    requested_at: datetime | None = None  # by the sender's clock
     model: str | None = None
-    failures: tuple[str, ...] = ()
-    n_tokens: int = 0
+    failures: tuple[str, ...] = ()  # name and reason of each endpoint that failed or was skipped
+    n_tokens: int = 0  # approximate number, as for the first item with text
     n_first_tokens: int = 0
-    ttft_s: float | None = None
-    first_at: datetime | None = None
+    ttft_s: float | None = None  # from the request to the first token
+    first_at: datetime | None = None  # first and newest item with text, by the sender's clock
     newest_at: datetime | None = None
 
     @property
     def answered(self) -> tuple[int, str, datetime] | None:
-        """Step, endpoint and time of the first text; None before it or where the endpoint is not known."""
+        """Step, endpoint and time of the first text."""
         if self.first_at is None or self.endpoint is None:
             return None
         return self.step, self.endpoint, self.first_at
@@ -209,7 +179,7 @@ class StreamingAnswer(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Approximate number of tokens per second; None until tokens have arrived at two different times."""
+        """None until tokens have arrived at two different times."""
         if self.first_at is None or self.newest_at is None:
             return None
         passed_s, n = (self.newest_at - self.first_at).total_seconds(), self.n_tokens - self.n_first_tokens
@@ -217,11 +187,7 @@ class StreamingAnswer(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Spans:
-    """Spans of an episode in the order of arrival; those that arrived live stay JSON until a view reads them.
-
-    Attributes:
-        size: approximate memory in bytes: that of their JSON.
-    """
+    """Spans in the order of arrival; live ones stay JSON, whose bytes are ``size``, until a view reads them."""
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
         self._spans, self._raw = list(spans), list[bytes]()
@@ -259,29 +225,7 @@ class Spans:
 
 
 class Episode(msgspec.Struct):
-    """A running or ended episode.
-
-    Attributes:
-        outcome: how the episode ended; None while the episode runs.
-        success: whether it solved its task; None if that is not known, like ``task_index``.
-        streaming: the unfinished answer for the current step; None before the inference of the step starts.
-        reset_world: picture of the environment after the reset, as JSON; empty if there is none.
-        n_missing: number of live items or steps that were not received; the episode file has their content.
-        node_lost: whether the node was lost while the episode ran on it.
-        worker: the worker that plays or played the episode; None if it is not known.
-        unscored: whether the evaluation leaves the episode unscored, because idle play can succeed.
-        reported_fallback: ``fallback`` of the completion event or the index row, for an episode without its steps.
-        reported_models: the models that answered, by its event or index row, likewise.
-        reported_shape: ``shape`` of the index row, likewise.
-        evaluation: the evaluation in the episode's file, any JSON object; None if it is not known or there is none.
-        gpu: what the GPUs did for it; None if it is not known.
-        found_flags: what is wrong with it: names of flags, and the step where each begins, None for the whole episode.
-        notes: tags and notes of the episode and its steps, the oldest first; their texts are untrusted.
-        imported: format of the file of another tool that it comes from, and what the file lacks; untrusted text.
-        currency: currency of the costs of the episode and its steps; "" if it is not known.
-        agentgym_score: see ``AgentGymScore``; None until the episode has ended.
-        version: counter that grows with each change; a view draws the episode again when the counter has changed.
-    """
+    """A running or ended episode."""
 
     episode_id: str
     batch_id: str
@@ -300,8 +244,8 @@ class Episode(msgspec.Struct):
     model: str | None = None
     profile: str = ""
     paused: bool = False
-    outcome: Outcome | None = None
-    success: bool | None = False
+    outcome: Outcome | None = None  # how it ended; None while it runs
+    success: bool | None = False  # None if it is not known
     reward: float | None = 0.0
     rounds: int = 0
     duration_s: float | None = None
@@ -311,25 +255,27 @@ class Episode(msgspec.Struct):
     error_message: str | None = None
     error_traceback: str | None = None
     reset_observation: Messages = msgspec.field(default_factory=list)
-    reset_world: bytes = b""
+    reset_world: bytes = b""  # picture of the environment after the reset, as JSON
     steps: list[StepState] = msgspec.field(default_factory=list)
     spans: Spans = msgspec.field(default_factory=Spans)
+    # the unfinished answer for the current step; None before its inference starts
     streaming: StreamingAnswer | None = None
-    n_missing: int = 0
-    node_lost: bool = False
+    n_missing: int = 0  # live items or steps that were not received; the episode file has them
+    node_lost: bool = False  # while the episode ran on it
     worker: WorkerInfo | None = None
-    unscored: bool = False
-    reported_fallback: str | None = None
+    unscored: bool = False  # by the evaluation, because idle play can succeed
+    reported_fallback: str | None = None  # of its event or index row, for an episode without its steps, as the next two
     reported_models: str | None = None
     reported_shape: str = ""
-    evaluation: dict[str, Any] | None = None
-    gpu: GpuUse | None = None
+    evaluation: dict[str, Any] | None = None  # any JSON object of the episode's file
+    gpu: GpuUse | None = None  # what the GPUs did for it
+    # names, and the step where each begins; None for the whole episode
     found_flags: tuple[tuple[str, int | None], ...] = ()
-    notes: Sequence[Note] = ()
-    imported: str = ""
-    currency: str = ""
-    agentgym_score: float | None = None
-    version: int = 0
+    notes: Sequence[Note] = ()  # of the episode and its steps, the oldest first; untrusted texts
+    imported: str = ""  # format of another tool's file, and what the file lacks; untrusted
+    currency: str = ""  # of its costs; "" if it is not known
+    agentgym_score: float | None = None  # see ``AgentGymScore``
+    version: int = 0  # grows with each change; a view then draws the episode again
 
     @property
     def running(self) -> bool:  # as far as is known; also while its node is lost
@@ -337,7 +283,7 @@ class Episode(msgspec.Struct):
 
     @property
     def is_active(self) -> bool:
-        """Whether the episode is running or paused on a node that is not lost."""
+        """Running or paused on a node that is not lost."""
         return self.outcome is None and not self.node_lost
 
     @property
@@ -346,12 +292,12 @@ class Episode(msgspec.Struct):
 
     @property
     def n_missing_steps(self) -> int:
-        """Number of gaps between step indices, and of rounds without a step after the last step."""
+        """Gaps between step indices, and rounds without a step after the last step."""
         return max(self.last_step_index + 1, self.rounds) - len(self.steps) if self.steps else 0
 
     @property
     def fallback(self) -> str | None:
-        """Endpoints that answered after another endpoint had failed, as one text; None if no endpoint failed."""
+        """Endpoints that answered after another endpoint had failed, as one text."""
         return fallback_endpoints((step.endpoint, step.warnings) for step in self.steps) or self.reported_fallback
 
     @property
@@ -362,7 +308,7 @@ class Episode(msgspec.Struct):
 
     @property
     def shape(self) -> str:
-        """The shape of requests that its steps were played under; "" if it is the usual one, or not known."""
+        """The shapes of requests that its steps were played under; "" if it is the usual one, or not known."""
         return join_shapes(step.shape for step in self.steps) or self.reported_shape
 
     @property
@@ -372,13 +318,13 @@ class Episode(msgspec.Struct):
         return EPISODE_BYTES + reset + len(self.reset_world) + self.spans.size + steps
 
     def drop_content(self) -> None:
-        """Drop messages, pictures and spans, whose numbers the steps keep; the file of the episode has them."""
+        """Drop messages, pictures and spans; the file of the episode has them."""
         self.steps = [step.stripped() for step in self.steps]
         self.spans, self.reset_observation, self.reset_world = Spans(), [], b""
         self.version += 1
 
     def add_totals(self, steps: Sequence[StepState]) -> None:
-        """Add new steps, already in the episode, to its reward, tokens and cost; update its rounds."""
+        """Add new steps, already in the episode, to its totals."""
         self.rounds = len(self.steps)
         self.reward = sum([step.reward for step in steps], self.reward or 0.0)
         self.tokens = sum([step.tokens for step in steps if step.tokens], self.tokens)
@@ -387,7 +333,7 @@ class Episode(msgspec.Struct):
 
 
 def as_messages(chat: Iterable[Any]) -> Messages:
-    """Return the entries of a chat as messages; an entry that is no JSON object becomes the content of a message."""
+    """Return a chat's entries; one that is no JSON object becomes the content of a message."""
     return [message if isinstance(message, dict) else {"content": message} for message in chat]
 
 
@@ -397,7 +343,7 @@ def to_json(value: object) -> bytes:
 
 
 def decode_messages(raw: bytes) -> Messages:
-    """Decode a JSON list of messages; JSON that cannot be decoded yields one message that contains the error."""
+    """Decode a list of messages; JSON that cannot be decoded yields one message that contains the error."""
     return as_messages(_decode_list(raw))
 
 

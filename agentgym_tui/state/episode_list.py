@@ -32,27 +32,20 @@ if TYPE_CHECKING:
     from agentgym_tui.state.episode import Episode
     from runner.store.index_schema import EpisodeRow
 
-LIST_KEY: Final = "episodes"
-"""Id of the table of episodes; also the key of its filter and order in the UI state."""
-MAX_TASK_INDEX: Final = 10**15
-"""Smallest task index that is abbreviated, because Python does not format integers of thousands of digits."""
-MAX_OFFERED_ROWS: Final = 10_000
-"""Number of episodes whose values are offered for completion."""
-MAX_MODELS: Final = 8
-"""Number of models of an episode that ``model:`` finds."""
-RUNNING: Final = "running"
-"""Stands for the outcome of an episode that has not ended."""
+LIST_KEY: Final = "episodes"  # table of episodes; also the key of its filter and order in the UI state
+MAX_TASK_INDEX: Final = 10**15  # python does not format integers of thousands of digits
+MAX_OFFERED_ROWS: Final = 10_000  # episodes whose values are offered for completion
+MAX_MODELS: Final = 8  # of an episode that ``model:`` finds
+RUNNING: Final = "running"  # in place of the outcome of an episode that has not ended
 
 
 class ReadProgress(NamedTuple):
-    """Progress of reading files: the number of files already read and the number of files found."""
-
     n_read: int
     n_found: int
 
 
 class SearchProgress(NamedTuple):
-    """Progress of the full-text index: the number of episodes that it has, and the number of all."""
+    """Of the full-text index, in episodes."""
 
     n_searched: int
     n_episodes: int
@@ -63,7 +56,7 @@ class SearchProgress(NamedTuple):
 
 
 class UnreadableFile(NamedTuple):
-    """An episode file that cannot be read, and the reason why; path and reason are untrusted text."""
+    """Path and reason are untrusted text."""
 
     path: Path
     reason: str
@@ -75,10 +68,8 @@ class FoundLog(UnreadableFile):
     __slots__ = ()
 
 
-ListedEpisode: TypeAlias = "EpisodeRow | Episode"
-"""A stored or live episode; each of the two types has all fields that the list shows."""
+ListedEpisode: TypeAlias = "EpisodeRow | Episode"  # each has all fields that the list shows
 ListEntry: TypeAlias = "EpisodeRow | Episode | UnreadableFile"
-"""A row of the episode list: an episode or an unreadable file."""
 
 
 class EpisodeFields(FieldSet["ListEntry"]):
@@ -109,12 +100,12 @@ def _n_tokens(episode: Any) -> Value:  # noqa: ANN401 - a stored or live episode
 
 
 def _time(episode: Any) -> Value:  # noqa: ANN401 - a stored or live episode
-    """Return the end of an episode; of a live one, which has none, the start."""
+    """The end; of a live episode, which has none, the start."""
     return as_aware(getattr(episode, "ended_at", None) or episode.started_at)
 
 
 def _flags(episode: Any) -> Value | tuple[Value, ...]:  # noqa: ANN401 - a stored or live episode
-    """Return the flags of an episode; None if it has none, an empty tuple if they are not known."""
+    """None without flags, an empty tuple if they are not known."""
     flags: str | None = getattr(episode, "flags", None)
     return () if flags is None else tuple(flags.split(",")) if flags else None
 
@@ -149,7 +140,6 @@ _GETTERS: Final[Mapping[str, GetValue[Any]]] = {
 }
 EPISODE_FIELDS: Final = EpisodeFields()
 DEFAULT_SORTING: Final = Sorting("started", descending=True)
-"""Default order of the list: the newest episode first."""
 RANK_BY_COLUMN: Final[Mapping[str, Callable[[Any], Rank | None]]] = {
     **EPISODE_FIELDS.ranks("task", "reward", "rounds", "time", "data", "node", "id"),
     "started": lambda episode: number_rank(as_aware(episode.started_at).timestamp()),
@@ -157,18 +147,13 @@ RANK_BY_COLUMN: Final[Mapping[str, Callable[[Any], Rank | None]]] = {
     "outcome": lambda episode: text_rank(f"{episode.outcome or RUNNING} {episode.error_type or ''}"),
     "agent": lambda episode: text_rank(f"{episode.agent} {episode.models or ''}"),
 }
-"""Function that returns the sort key of an episode, by column title."""
 
 
 class EpisodeList(FilteredList[ListEntry]):
     """Stored episodes, live episodes that are not stored yet, and unreadable files.
 
-    Attributes:
-        shown: entries that match ``query``. A live episode is the object of the run store, not a copy. Unreadable files
-            are found by words alone, and come last in each order.
-        tags: tags of the tagged episodes, as untrusted text.
-        lookups: by name of a field of a query, what finds the ids of its episodes.
-        selected: ids of the selected episodes, in the order in which they were selected.
+    A live episode in ``shown`` is the object of the run store. Unreadable files are found by words alone, and come last
+    in each order. ``lookups`` find the ids for fields of a query; ``selected`` keeps the order of selection.
     """
 
     def __init__(self) -> None:
@@ -215,7 +200,7 @@ class EpisodeList(FilteredList[ListEntry]):
         self.lookups = {**lookups, **self.lookups}
 
     def search_again(self) -> None:
-        """Show what the query finds now, after more texts are known."""
+        """Show what the query finds after more texts are known."""
         self._refresh_query()
         self.show_matches()
 
@@ -229,7 +214,7 @@ class EpisodeList(FilteredList[ListEntry]):
         return True
 
     def update_live(self, episodes: Iterable[Episode]) -> bool:
-        """Replace the live episodes; return whether an episode was added, was removed or has changed its outcome."""
+        """Return whether an episode was added, was removed or has changed its outcome."""
         self._live = {episode.episode_id: episode for episode in episodes}
         live = [(episode.episode_id, episode.outcome) for episode in self._live.values()]
         if changed := live != self._last_live:
@@ -268,7 +253,7 @@ class EpisodeList(FilteredList[ListEntry]):
             self.query = query
 
     def toggle(self, key: str) -> bool:
-        """Select a stored episode, or deselect it; return False for another entry, which cannot be selected."""
+        """Return False for what cannot be selected: all but stored episodes."""
         if key not in self._stored:
             return False
         if key in self.selected:
@@ -291,14 +276,14 @@ class EpisodeList(FilteredList[ListEntry]):
         return len(self.selected) - sum(key in self.selected for key in self._shown_keys()) if self.selected else 0
 
     def chosen(self) -> list[str]:
-        """Return the ids of the selected episodes; without a selection, of all stored ones that match the filter."""
+        """Return the selected ids; without a selection, those of all stored episodes that match the filter."""
         return [*self.selected] or self._shown_keys()
 
     def _shown_keys(self) -> list[str]:
         return [key for key in map(entry_key, self.shown) if key in self._stored]
 
     def get(self, key: str) -> ListEntry | None:
-        """Return the entry that has ``key``, even where the search hides it; None if there is no such entry."""
+        """Return an entry even where the search hides it."""
         if (known := self._stored.get(key) or self._live.get(key)) is not None:
             return known
         return next((file for file in self._unreadable if entry_key(file) == key), None)
@@ -333,7 +318,7 @@ class EpisodeList(FilteredList[ListEntry]):
 
 
 def entry_key(entry: ListEntry) -> str:
-    """Return the key of an entry, which never changes: the id of an episode or the path of an unreadable file."""
+    """Never changes: the id of an episode or the path of an unreadable file."""
     return str(entry.path) if isinstance(entry, UnreadableFile) else entry.episode_id
 
 
@@ -350,7 +335,6 @@ def _search_text(entry: ListEntry, tags: Mapping[str, Sequence[str]]) -> str:
 
 
 def searchable_fields(entry: ListEntry) -> tuple[str | None, ...]:
-    """Return the texts of an entry that ``EpisodeList.search`` searches; None for a field without a value."""
     if isinstance(entry, UnreadableFile):
         kind = "log" if isinstance(entry, FoundLog) else "unreadable"
         return (kind, entry.path.name, entry.reason)
@@ -361,7 +345,7 @@ def searchable_fields(entry: ListEntry) -> tuple[str | None, ...]:
 
 
 def tagged(tags: Mapping[str, Sequence[str]], tag: str, quoted: bool) -> Iterator[str]:
-    """Yield the ids of the episodes that have a tag, in which ``*`` and ``?`` are wildcards unless it was quoted."""
+    """Yield the ids of the episodes with a tag, in which ``*`` and ``?`` are wildcards unless it was quoted."""
     wanted = ascii_lower(tag)
     pattern = None if quoted else glob_pattern(wanted)
     for episode_id, names in tags.items():

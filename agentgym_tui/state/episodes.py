@@ -37,30 +37,20 @@ if TYPE_CHECKING:
     from runner.events.durable import EpisodeCompleted
     from runner.store.index_schema import EpisodeRow
 
-EPISODE_SLACK: Final = 100
-"""Number of episodes by which one message may exceed the limit before the oldest episodes are evicted."""
-MAX_AWAITED: Final = 100_000
-"""Largest number of missing sequence numbers listed for all episodes together."""
-MAX_AWAITED_PER_EPISODE: Final = 10_000
-"""Largest number listed per episode; further missing numbers are only counted."""
-FREED_SHARE: Final = 1 / 64
-"""Share of the memory limit that is freed beyond the limit, so that freeing memory is rare under a high load."""
-MAX_EVICTED_IDS: Final = 20_000
-"""Largest number of ids of evicted episodes that are remembered, so that their later items are not shown."""
-MAX_STREAMED_CHARS: Final = 64 * 1024
-"""Number of characters kept at the end of an answer's text, and at the end of its reasoning."""
-MAX_ARGUMENT_CHARS: Final = 8 * 1024
-"""Number of characters kept at the end of the arguments of each tool call."""
+EPISODE_SLACK: Final = 100  # episodes by which one message may exceed the limit before the oldest are evicted
+MAX_AWAITED: Final = 100_000  # missing sequence numbers that are listed for all episodes together
+MAX_AWAITED_PER_EPISODE: Final = 10_000  # further missing numbers are only counted
+FREED_SHARE: Final = 1 / 64  # of the memory limit, freed beyond it, so that this is rare under a high load
+MAX_EVICTED_IDS: Final = 20_000  # remembered, so that later items of these episodes are not shown
+MAX_STREAMED_CHARS: Final = 64 * 1024  # kept at the end of an answer's text, and of its reasoning
+MAX_ARGUMENT_CHARS: Final = 8 * 1024  # kept at the end of the arguments of each tool call
 MAX_CALLS: Final = 16
-_CHARS_PER_TOKEN: Final = 4
-"""Assumed number of characters per token in items without a token count."""
-_HEADER_FIELDS: Final = (
+_CHARS_PER_TOKEN: Final = 4  # assumed for items without a token count
+_HEADER_FIELDS: Final = (  # copied from the start item of an episode
     *("batch_id", "battery_id", "env", "transport", "data_label", "mode", "limits", "task_index", "seed", "attempt"),
     *("agent", "model", "profile", "worker"),
 )
-"""Fields of ``Episode`` that are copied from the start item of the episode."""
-_OUTCOMES: Final = {True: "success", False: "failure", None: UNKNOWN_OUTCOME}
-"""Outcome by success, where nothing else is known."""
+_OUTCOMES: Final = {True: "success", False: "failure", None: UNKNOWN_OUTCOME}  # by success, where nothing else is known
 EpisodeItem: TypeAlias = (
     EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | TokenText | LazySpan | LazyTimestep
 )
@@ -84,27 +74,19 @@ class _Result(Protocol):
 
 
 class SequenceTracker(msgspec.Struct):
-    """Tracks which live items of an episode have arrived.
+    """Tracks which live items of an episode have arrived."""
 
-    Attributes:
-        boot: id of the node process that runs the episode; "" where it is not known.
-        next_seq: smallest sequence number after all numbers seen.
-        has_file: whether the file or journal of the episode was applied; a file takes precedence over live items.
-        awaited: sequence numbers of missing items that may still arrive.
-        n_lost: number of missing items that are not listed in ``awaited``.
-    """
-
-    boot: str = ""
-    next_seq: int = 0
+    boot: str = ""  # of the node process that runs the episode; "" where it is not known
+    next_seq: int = 0  # after all numbers seen
     size: int = EPISODE_BYTES
     has_header: bool = False
-    has_file: bool = False
-    awaited: set[int] = msgspec.field(default_factory=set)
-    n_lost: int = 0
+    has_file: bool = False  # the file or journal, which takes precedence over live items, was applied
+    awaited: set[int] = msgspec.field(default_factory=set)  # missing items that may still arrive
+    n_lost: int = 0  # missing items that are not in ``awaited``
     max_awaited: int = MAX_AWAITED_PER_EPISODE
 
     def accept_new(self, seqs: Sequence[int]) -> Sequence[int]:
-        """Record arrived sequence numbers; return the positions of those that arrived for the first time."""
+        """Return the positions of the numbers that arrived for the first time."""
         return [position for position, seq in enumerate(seqs) if self._accept(seq)]
 
     def _accept(self, seq: int) -> bool:
@@ -127,11 +109,11 @@ class SequenceTracker(msgspec.Struct):
 
 
 class EpisodeRegistry:
-    """The newest episodes, limited in number and in memory.
+    """The newest episodes, limited in number and in memory; ended ones are evicted before running ones.
 
     Attributes:
-        episodes: by id, the newest last; ended ones are evicted before running ones.
-        ended: episodes that have ended since the caller last cleared this list.
+        episodes: by id, the newest last.
+        ended: those that have ended since the caller last cleared this list.
         first_currency: currency of the first episode that names one; "" until then.
     """
 
@@ -152,10 +134,7 @@ class EpisodeRegistry:
 
     @property
     def n_missing(self) -> int:
-        """Number of live items that were sent and are not shown, because they did not arrive or were not kept.
-
-        Items that a file of the episode replaces do not count.
-        """
+        """Live items that did not arrive or were not kept; those that a file of the episode replaces do not count."""
         return self._n_missing_evicted + sum(
             tracker.n_missing for tracker in self._trackers.values() if not tracker.has_file
         )
@@ -170,10 +149,9 @@ class EpisodeRegistry:
         return by_batch.get(batch_id, [])
 
     def apply(self, items: Sequence[EpisodeItem], node: str, boot: str, endpoints: EndpointRegistry) -> bool:
-        """Apply items of one episode and of one kind, sent by the process ``boot`` of a node.
+        """Apply items of one episode and of one kind, sent by the process ``boot``; return False for an invalid id.
 
-        Those of an evicted episode are ignored, and count as missing if it was running. Return False if the id of the
-        episode is not valid.
+        Those of an evicted episode are ignored, and count as missing if it was running.
         """
         episode_id = items[0].episode_id
         if (episode := self.episodes.get(episode_id)) is None:
@@ -198,10 +176,7 @@ class EpisodeRegistry:
         return True
 
     def apply_completed(self, event: EpisodeCompleted, at: datetime) -> bool:
-        """Record the result of an episode from its completion event; return False if its id is not valid.
-
-        ``at`` stands for its start if the episode is not known.
-        """
+        """Return False for an invalid id; ``at`` stands for the start of an episode that is not known."""
         if not 0 < len(event.episode_id) <= MAX_ID_CHARS:
             return False
         if event.episode_id in self._evicted:
@@ -222,7 +197,7 @@ class EpisodeRegistry:
         return True
 
     def apply_stored(self, row: EpisodeRow) -> None:
-        """Record the result of a running episode from its index row; an index row exists only for an ended episode."""
+        """An index row exists only for an ended episode."""
         if (episode := self.running.get(row.episode_id)) is not None:
             episode.error_type, episode.reported_shape = row.error_type, row.shape
             episode.reported_fallback, episode.reported_models = row.fallback, row.models
@@ -230,9 +205,9 @@ class EpisodeRegistry:
             self._on_ended(episode)
 
     def merge_file(self, episode: Episode, boot: str) -> bool:
-        """Merge an episode that was read from a journal or an episode file, which take precedence over live items.
+        """Merge an episode from a journal or an episode file, which take precedence over live items.
 
-        ``boot`` is the current process of its node, or "". Return False if the id of the episode is not valid.
+        ``boot`` is the current process of its node, or "". Return False for an invalid id.
         """
         if not 0 < len(episode.episode_id) <= MAX_ID_CHARS:
             return False
@@ -264,7 +239,7 @@ class EpisodeRegistry:
                 episode.node_lost, episode.version = is_lost, episode.version + 1
 
     def mark_interrupted(self, node: str, boot: str) -> bool:
-        """Mark the running episodes of processes of a node before ``boot`` as interrupted; return whether any was."""
+        """Mark the running episodes of other processes of a node than ``boot``; return whether there was any."""
         interrupted = [
             e for e in self.running.values() if e.node == node and self._trackers[e.episode_id].boot not in ("", boot)
         ]
@@ -275,14 +250,14 @@ class EpisodeRegistry:
         return bool(interrupted)
 
     def assign_boot(self, node: str, boot: str) -> None:
-        """Assign a process id to those running episodes of a node that have none, because they were read from files."""
+        """Assign a process to the running episodes of a node that have none, because they were read from files."""
         for episode in self.running.values():
             tracker = self._trackers[episode.episode_id]
             if episode.node == node and not tracker.boot:
                 tracker.boot = boot
 
     def enforce_limits(self) -> None:
-        """Sort the episodes by start time and evict episodes that exceed the limits."""
+        """Sort the episodes by start time and evict the oldest above the limits."""
         ordered = sorted(self.episodes.values(), key=attrgetter("started_at"))
         self.episodes.clear()
         self.episodes.update((episode.episode_id, episode) for episode in ordered)
@@ -309,8 +284,8 @@ class EpisodeRegistry:
     def _free_memory(self, n_bytes: int) -> None:
         """Free memory until a share of the limit is free.
 
-        First evict ended episodes except the newest episode, then drop the content of the remaining episodes, then
-        evict the remaining episodes, the oldest first.
+        First evict ended episodes except the newest episode, then drop the content of the others, then evict these, the
+        oldest first.
         """
         target = int(self._max_bytes * (1 - FREED_SHARE))
         *older, newest = self.episodes.values()
@@ -427,8 +402,8 @@ def _apply_tokens(episode: Episode, items: Sequence[TokenText], endpoints: Endpo
 def answer_parts(items: Sequence[TokenText]) -> Iterator[Sequence[TokenText]]:
     """Split items of one episode into sequences that ``update_answer`` can apply.
 
-    Successive texts of the same part of the newest answer are one sequence, each item without such a text is one.
-    Texts of earlier answers are left out, because the newest answer replaces them.
+    Successive texts of the same part of the newest answer are one sequence, each other item is one. Texts of earlier
+    answers are left out, because the newest answer replaces them.
     """
     newest = max([item.step for item in items])
     texts: list[TokenText] = []
@@ -448,7 +423,7 @@ def answer_parts(items: Sequence[TokenText]) -> Iterator[Sequence[TokenText]]:
 
 
 def update_answer(before: StreamingAnswer | None, items: Sequence[TokenText]) -> StreamingAnswer:
-    """Return the answer that results from an item, or from texts of one part: a new one, or ``before`` in place.
+    """Return the answer after an item, or after texts of one part: a new one, or ``before`` in place.
 
     Items of a later step start a new answer; items of an earlier step are ignored.
     """

@@ -29,22 +29,17 @@ if TYPE_CHECKING:
 
 MAX_ENTRIES: Final = 20_000
 MAX_BYTES: Final = 16 << 20
-MAX_PAYLOAD_BYTES: Final = 1 << 20
-"""Largest number of payload bytes kept per message."""
-MAX_OFFERED: Final = 1_000
-"""Number of entries whose values are offered for completion."""
+MAX_PAYLOAD_BYTES: Final = 1 << 20  # of which are kept per message
+MAX_OFFERED: Final = 1_000  # entries whose values are offered for completion
 MAX_STREAMS: Final = 1_000
+# up to which a stream counts as read to its end; streams are merged within it
 MAX_LIVE_AGE: Final = timedelta(seconds=2)
-"""Age of a message up to which its stream counts as read to its end; streams are merged within this time."""
 LIVE_SUBJECT: Final = re.compile(r"agentgym\.live\.[a-z]+\.v1\.([^.]+)")
-MAX_HEADER_BYTES: Final = 64 << 10
-"""Largest size of the headers kept per message, in bytes."""
-ENTRY_BYTES: Final = 400
-"""Approximate memory of an entry without its texts, in bytes."""
-MAX_LIVE_ITEMS: Final = 1_000
-"""Maximum number of items of a live message whose fields are read."""
+MAX_HEADER_BYTES: Final = 64 << 10  # of which are kept per message
+ENTRY_BYTES: Final = 400  # approximate memory without texts
+MAX_LIVE_ITEMS: Final = 1_000  # of a live message whose fields are read
 _MAX_CHARS: Final = 400
-_COLUMNS: Final[tuple[tuple[str, Kind, str, str], ...]] = (
+_COLUMNS: Final[tuple[tuple[str, Kind, str, str], ...]] = (  # of messages and log lines; last the name in JSON
     ("env", "text", "environment", "env"),
     ("kind", "text", "kind of the item", "kind"),
     ("outcome", "text", "how the episode ended", "outcome"),
@@ -58,36 +53,28 @@ _COLUMNS: Final[tuple[tuple[str, Kind, str, str], ...]] = (
     ("reward", "number", "reward of the episode", "reward"),
     ("rounds", "number", "number of steps", "rounds"),
 )
-"""Fields of messages and log lines: name, kind, description, and the name in JSON."""
 ALL_SUBJECTS: Final = (">",)
 MAX_PATTERN_CHARS: Final = 255
-"""Largest number of characters in a subject pattern."""
 MAX_PATTERNS: Final = 16
 _SEQUENCE: Final = re.compile(r"#?([0-9]{1,18})")
 _AGE: Final = re.compile(r"([0-9]{1,6})([smhd])")
 _CLOCK: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _MAX_AGE: Final = timedelta(days=36_500)
+# the next message, the first stored one, a time, or a sequence number of each stream
 HistoryStart: TypeAlias = Literal["now", "all"] | datetime | int
-"""Where reading starts: at the next message, the first stored message, a time, or a sequence number of each stream."""
 Payload = TypeVar("Payload")
 
 
 class EventMessage(msgspec.Struct, gc=False):
-    """A message of the bus or a line of a log file.
-
-    Attributes:
-        at: when the server stored the message; the time of arrival on this machine where no stream stores it.
-        payload: first bytes of the payload.
-        n_bytes: full length of the payload in bytes.
-    """
+    """A message of the bus or a line of a log file."""
 
     number: int
-    at: datetime
+    at: datetime  # when the server stored it; its arrival here where no stream does
     subject: str
     headers: dict[str, str]
-    payload: bytes
-    n_bytes: int
+    payload: bytes  # its first bytes
+    n_bytes: int  # of the whole payload
     stream: str | None = None
     sequence: int | None = None
 
@@ -98,14 +85,10 @@ class EventMessage(msgspec.Struct, gc=False):
 
 
 class LogNotice(NamedTuple):
-    """A notice about the subscription, placed between the messages where it occurred.
-
-    Attributes:
-        at: when the notice arrived.
-    """
+    """A notice about the subscription, placed between the messages where it occurred."""
 
     number: int
-    at: datetime
+    at: datetime  # when it arrived
     kind: str
     text: str
 
@@ -118,27 +101,21 @@ LogEntry: TypeAlias = EventMessage | LogNotice
 
 
 class EventQuery(msgspec.Struct, frozen=True):
-    """Query for messages of a bus.
-
-    Attributes:
-        patterns: subject patterns of the messages.
-        episode: id that each message must contain; "" for all messages.
-        is_history: whether the view stays at the first message and more is read only when the user scrolls.
-    """
+    """Query for messages of a bus."""
 
     patterns: tuple[str, ...] = ALL_SUBJECTS
     start: HistoryStart = "now"
-    episode: str = ""
-    is_history: bool = False
+    episode: str = ""  # that each message must contain; "" for all messages
+    is_history: bool = False  # the view stays at the first message; scrolling reads more
 
 
 def resolve_start(start: HistoryStart, now: datetime) -> Since:
-    """Return ``start`` in the form that a subscription takes: a time becomes the duration from that time to ``now``."""
+    """A subscription takes a duration in place of a time."""
     return max(now - start, timedelta()) if isinstance(start, datetime) else start
 
 
 def parse_patterns(text: str) -> tuple[str, ...] | None:
-    """Return the subject patterns of a text, separated by blanks or commas; None if one is not valid."""
+    """Return subject patterns that blanks or commas separate; None if one is not valid."""
     return valid_patterns(text.replace(",", " ").split() or ALL_SUBJECTS)
 
 
@@ -150,13 +127,13 @@ def valid_patterns(patterns: list[str] | tuple[str, ...]) -> tuple[str, ...] | N
 
 
 def parse_age(text: str) -> timedelta | None:
-    """Return a duration of at most a century, such as ``30s``, ``10m`` or ``2d``; None if the text has another form."""
+    """Return a duration of at most a century, such as ``30s``, ``10m`` or ``2d``."""
     age = _AGE.fullmatch(text)
     return None if age is None else min(timedelta(seconds=int(age[1]) * _SECONDS[age[2]]), _MAX_AGE)
 
 
 def parse_start(text: str, now: datetime) -> HistoryStart | None:
-    """Return the typed start of a query, or None if the text has another form than these.
+    """Return the start of a query; None if the text has another form than these.
 
     ``all``, ``now``, a sequence number, a duration before now such as ``10m``, a clock time such as ``14:30``, or an
     ISO date with or without a time. A time without a zone is local time.
@@ -181,8 +158,8 @@ def parse_start(text: str, now: datetime) -> HistoryStart | None:
 class Words:
     """Words that a text must contain, in any order.
 
-    ASCII letters match in upper and lower case, other letters as entered or in lower case. ``needles`` has the forms of
-    each word as bytes, one of which must occur; ASCII letters are in lower case.
+    ASCII letters match in upper and lower case, other letters as entered or in lower case: ``needles`` has these forms
+    of each word.
     """
 
     def __init__(self, words: Iterable[str] = ()) -> None:
@@ -264,7 +241,7 @@ def _payload(entry: LogEntry) -> bytes:
     return entry.payload if isinstance(entry, EventMessage) else b""
 
 
-EVENT_FIELDS: Final[FieldSet[LogEntry]] = FieldSet(
+EVENT_FIELDS: Final[FieldSet[LogEntry]] = FieldSet(  # also of the items of live messages
     ("subject", "text", "subject", lambda entry: getattr(entry, "subject", None)),
     ("node", "text", "node that sent it", lambda entry: node_of(entry) if isinstance(entry, EventMessage) else None),
     *json_columns(_payload),
@@ -275,20 +252,17 @@ EVENT_FIELDS: Final[FieldSet[LogEntry]] = FieldSet(
     ("until", "until", "stored until then", lambda entry: as_aware(entry.at)),
     ("notice", "text", "kind of a notice of the subscription", lambda entry: getattr(entry, "kind", None)),
 )
-"""The fields of a message or notice; those of a payload are looked for in live items, too."""
 
 
 class EventLog(Searchable[LogEntry]):
-    """The newest messages and notices, with a search.
+    """The newest messages and notices; words are found in subject, headers, payload, and a notice's text.
 
     Attributes:
         shown: entries that match ``query``, the oldest first.
-        query: the filter of the shown entries. Words are found in subject, headers and payload, and in a notice's text.
         subjects: message counts per subject; evicted messages stay counted.
-        n_received, n_evicted: number of messages received, and of entries evicted, since the last ``reset``.
-        n_matched: number of entries that were added to ``shown`` since the last ``reset`` or ``search``.
-        n_gap: number of messages that were deleted from their stream before this program read them.
-        n_skipped: number of messages dropped unread because they arrived too fast and no stream stores them.
+        n_matched: entries added to ``shown`` since the last ``reset`` or ``search``.
+        n_gap: messages that were deleted from their stream before this program read them.
+        n_skipped: messages dropped unread because they arrived too fast and no stream stores them.
     """
 
     def __init__(self, *, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
@@ -314,7 +288,7 @@ class EventLog(Searchable[LogEntry]):
         return len(self._caught_up) < len(self._pending)
 
     def reset(self, required: str = "") -> None:
-        """Remove all entries and set the counters to 0; from then on, keep only messages that contain ``required``."""
+        """Forget everything; from then on, keep only messages that contain ``required``."""
         self._entries, self.shown = deque[LogEntry](), deque[LogEntry]()
         self._pending, self._caught_up = dict[str, int](), set[str]()
         self.subjects.reset_counts()
@@ -322,7 +296,7 @@ class EventLog(Searchable[LogEntry]):
         self._required = required.encode("utf-8", "replace")
 
     def append(self, messages: Sequence[RawMessage | Notice], at: datetime) -> None:
-        """Append messages and notices, which a subscription has sorted by time; ``at`` is the time of their arrival."""
+        """Append messages that arrived ``at``, as a subscription has sorted them by time."""
         from runner.subscribe.messages import Notice  # imports the client of the bus, which a log file does not need
 
         for message in messages:

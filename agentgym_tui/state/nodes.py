@@ -20,17 +20,14 @@ if TYPE_CHECKING:
     from runner.events.control import NodeHealth
 
 MAX_NODES: Final = 200
-N_SAMPLES: Final = 150
-"""Number of samples kept of each value: five minutes."""
+N_SAMPLES: Final = 150  # of each value: five minutes
 MAX_SERIES: Final = 500
-"""Number of series that ``Trends`` keeps."""
-RATE_INTERVAL_S: Final = 2.0
-"""Shortest time between two samples of a rate: nodes send a heartbeat as often."""
+RATE_INTERVAL_S: Final = 2.0  # shortest time between two samples of a rate: nodes send a heartbeat as often
+# fields of ``ModelMetrics`` that have a trend
 SERVER_TRENDS: Final = ("running", "waiting", "kv_cache", "prefix_hits", "tokens_per_s")
-"""Fields of ``model.metrics`` items that have a trend."""
 BusLinkStatus: TypeAlias = Literal["none", "starting", "connecting", "connected", "stalled", "disconnected", "failed"]
+# another value than the node's, set only here, or set only there
 VariableChange: TypeAlias = Literal["changed", "set", "missing"]
-"""How a variable differs from the node's: another value, set only here, or set only there."""
 
 
 class BusLink(msgspec.Struct):
@@ -41,28 +38,18 @@ class BusLink(msgspec.Struct):
     address: str = ""
 
 
-READING_FILES: Final = BusLink("none", "reading files")
-"""Link that a session shows while it reads the files named on the command line."""
+READING_FILES: Final = BusLink("none", "reading files")  # while a session reads the files of the command line
 
 
 class ProfileDifference(NamedTuple):
-    """The running node has another profile than the console, or its profile or a variable has changed since its start.
+    """The running node has another profile than the console, or its profile or a variable has changed since."""
 
-    Attributes:
-        boot: id of the node's process.
-        digest: digest of the file that the node would load now.
-        is_changed: whether it is the same file, which has changed.
-        running: id and path of the profile that the node has loaded; untrusted text.
-        wanted: id and path of the profile that it would load now; untrusted text.
-        variables: the variables of its model endpoints that differ, by name; only for the same file.
-    """
-
-    boot: str
-    digest: str
-    is_changed: bool
-    running: tuple[str, str]
-    wanted: tuple[str, str]
-    variables: tuple[tuple[str, VariableChange], ...] = ()
+    boot: str  # of the node's process
+    digest: str  # of the file that the node would load now
+    is_changed: bool  # whether it is the same file
+    running: tuple[str, str]  # id and path of the loaded profile; untrusted
+    wanted: tuple[str, str]  # id and path of what it would load now; untrusted
+    variables: tuple[tuple[str, VariableChange], ...] = ()  # of its model endpoints; only for the same file
 
     @property
     def is_other(self) -> bool:
@@ -77,7 +64,7 @@ class Trends:
         self._counted: dict[str, tuple[float, int]] = {}
 
     def add(self, what: str, name: str, value: float | None) -> None:
-        """Add a value, None if it is not known; at the limit, drop the series that has not grown for longest."""
+        """None stands for a value that is not known; at the limit, drop the series that has not grown for longest."""
         series = self._series.pop((what, name), None)
         if series is None:
             series = deque(maxlen=N_SAMPLES)
@@ -94,16 +81,15 @@ class Trends:
             self._counted[what] = now_s, total
 
     def get(self, what: str, name: str = "") -> tuple[float | None, ...]:
-        """Return the values of a series, the oldest first; empty if it is not known."""
+        """Return the values of a series, the oldest first."""
         return tuple(self._series.get((what, name), ()))
 
 
 class MachineInfo:
-    """The latest sample of a machine, and the recent ones.
+    """The samples of a machine.
 
-    Attributes:
-        history: series ``cpu``, ``ram``, ``disk_free``, ``sent`` and ``received``, and for each GPU ``util:N``,
-            ``mem:N`` (percent), ``power:N`` and ``temperature:N`` with its place ``N`` in ``latest.gpu``.
+    ``history`` has the series ``cpu``, ``ram``, ``disk_free``, ``sent`` and ``received``, and for each GPU ``util:N``,
+    ``mem:N`` (percent), ``power:N`` and ``temperature:N`` with its place ``N`` in ``latest.gpu``.
     """
 
     def __init__(self, first: Machine) -> None:
@@ -125,51 +111,31 @@ class MachineInfo:
 
 
 def memory_percent(gpu: GpuState | GpuInstance) -> float | None:
-    """Return the used part of the memory of a GPU or an instance in percent; None if it is not known."""
     return 100 * min(gpu.mem_used / gpu.mem_total, 1.0) if gpu.mem_used is not None and gpu.mem_total else None
 
 
 class NodeInfo(msgspec.Struct):
-    """A node and the load of its host.
-
-    Attributes:
-        boot: id of the current process of the node; "" where it is not known.
-        last_seen_at: when the node last sent a message, in seconds of the console's monotonic clock.
-        lost: whether the node has been silent for too long or its process is gone.
-        dropped: number of live items that its current process never sent.
-        storage: why the node cannot store anything, and what waits; "" while it can.
-        indexing: how far a starting node has read its episodes; "" once it has.
-        egress: address of its external broker; "" without one.
-        n_held: number of events that are not sent to it, because they are from before its first use.
-    """
-
     name: str
-    boot: str = ""
+    boot: str = ""  # of its current process; "" where it is not known
     profile: str = ""
     status: str = ""
     data_dir: str = ""
-    last_seen_at: float = 0.0
-    lost: bool = False
-    dropped: int = 0
-    storage: str = ""
-    indexing: str = ""
-    egress: str = ""
-    n_held: int = 0
+    last_seen_at: float = 0.0  # by the console's monotonic clock, in seconds
+    lost: bool = False  # silent for too long, or its process is gone
+    dropped: int = 0  # live items that its process never sent
+    storage: str = ""  # why it cannot store anything, and what waits
+    indexing: str = ""  # how far it has read its episodes at its start
+    egress: str = ""  # address of its external broker
+    n_held: int = 0  # events from before the broker's first use, which are not sent to it
     machine: MachineInfo | None = None
 
     @property
     def sends_heartbeats(self) -> bool:
-        """Whether the node is silent only if it is lost; one of another kind reports nothing but its status."""
+        """One of another kind reports nothing but its status."""
         return bool(self.boot) and self.status != "stopped"
 
 
 class NodeRegistry:
-    """Nodes by name.
-
-    Args:
-        lost_after_s: seconds of silence after which a node counts as lost.
-    """
-
     def __init__(self, now: Callable[[], float], lost_after_s: float) -> None:
         self.nodes: dict[str, NodeInfo] = {}
         self._clocks: dict[str, tuple[datetime, float]] = {}
@@ -177,7 +143,7 @@ class NodeRegistry:
         self._lost_after_s = lost_after_s
 
     def get(self, node_name: str) -> NodeInfo:
-        """Return a node by its name, created where needed; at the limit, evict the node that was silent for longest."""
+        """Return a node, created where needed; at the limit, evict the one that was silent for longest."""
         if (node := self.nodes.get(node_name)) is None:
             if len(self.nodes) >= MAX_NODES:
                 evicted = min(self.nodes.values(), key=lambda known: known.last_seen_at).name
@@ -187,7 +153,7 @@ class NodeRegistry:
         return node
 
     def on_heartbeat(self, node_name: str, dropped: int) -> tuple[NodeInfo, bool]:
-        """Record that a live message of a node has arrived; return the node, and whether what is shown has changed."""
+        """Record a live message; return its node, and whether what is shown has changed."""
         known = node_name in self.nodes
         node = self.get(node_name)
         before = (node.lost, node.dropped)
@@ -210,7 +176,7 @@ class NodeRegistry:
         return node != before
 
     def apply_machine(self, item: Machine, node_name: str) -> bool:
-        """Add a sample of a node's machine, unless it is not newer than the last one; return whether it is newer."""
+        """Return whether the sample is newer than the last one; an older one is ignored."""
         node = self.get(node_name)
         if node.machine is None:
             node.machine = MachineInfo(item)
@@ -221,7 +187,7 @@ class NodeRegistry:
         return True
 
     def clock_of(self, node_name: str) -> datetime | None:
-        """Return the time of a node's own clock, as of its newest heartbeat; None before the first one."""
+        """Return the time of a node's own clock, as of its newest heartbeat."""
         if (known := self._clocks.get(node_name)) is None:
             return None
         at, seen_s = known
@@ -230,7 +196,7 @@ class NodeRegistry:
         return None
 
     def on_status_event(self, event: FieldStatus) -> NodeInfo:
-        """Update a node from its status event, and return the node; ignore an event of an earlier or ended process."""
+        """Ignore an event of an earlier or ended process."""
         node = self.get(event.node)
         has_ended = node.status == "stopped" and node.boot and event.boot == node.boot
         if (event.boot or "") >= node.boot and not has_ended:
@@ -239,12 +205,12 @@ class NodeRegistry:
 
     @property
     def next_loss_s(self) -> float:
-        """Seconds until the first node counts as lost if no node sends a message in the meantime; else infinite."""
+        """Seconds until the first node counts as lost if no node sends a message in the meantime."""
         known = (node.last_seen_at for node in self.nodes.values() if not node.lost and node.sends_heartbeats)
         return min(known, default=math.inf) + self._lost_after_s - self.now()
 
     def mark_lost(self, node_name: str) -> bool:
-        """Mark a node as lost at once; return False if it is not known, already lost or stopped."""
+        """Return False if it is not known, already lost or stopped."""
         node = self.nodes.get(node_name)
         if node is None or node.lost or node.status == "stopped":
             return False
@@ -252,19 +218,18 @@ class NodeRegistry:
         return True
 
     def on_disconnect(self) -> None:
-        """Mark recently lost nodes as not lost, because a broken bus connection may be the reason for their silence."""
+        """A broken connection may be why nodes that were lost recently have been silent."""
         limit = self.now() - 2 * self._lost_after_s
         for node in self.nodes.values():
             node.lost = node.lost and node.last_seen_at < limit
 
     def on_reconnect(self) -> None:
-        """Restart the measurement of silence for all nodes that are not lost."""
         for node in self.nodes.values():
             if not node.lost:
                 node.last_seen_at = self.now()
 
     def tick(self) -> bool:
-        """Mark nodes as lost that were silent for too long; return whether any node was marked."""
+        """Mark nodes as lost that were silent for too long; return whether any was."""
         limit = self.now() - self._lost_after_s
         silent = [node for node in self.nodes.values() if not node.lost and node.last_seen_at < limit]
         lost = [node for node in silent if node.sends_heartbeats]

@@ -17,21 +17,14 @@ from runner.events.live import TokenText
 from runner.types.machine import MAX_GPUS, MAX_INSTANCES, MAX_PROCESSES
 from runner.util.clock import is_ulid, ulid_milliseconds
 
-MAX_NAME_CHARS: Final = 200
-"""Number of characters kept of a text that ``_CHARS`` does not name, such as an environment, model or node."""
-MAX_ID_CHARS: Final = 200
-"""Largest number of characters in an id; a longer text is not a valid id."""
-MAX_CAUSE_CHARS: Final = 4_000
-"""Number of characters kept of the cause of a failure."""
-MAX_TEXT_CHARS: Final = 64 * 1024
-"""Number of characters kept of an answer, an action, or the error message or traceback of an episode."""
+MAX_NAME_CHARS: Final = 200  # kept of a text that ``_CHARS`` does not name, such as an environment, model or node
+MAX_ID_CHARS: Final = 200  # a longer text is not a valid id
+MAX_CAUSE_CHARS: Final = 4_000  # of the cause of a failure
+MAX_TEXT_CHARS: Final = 64 * 1024  # of an answer, an action, or the error message or traceback of an episode
 MAX_COUNT: Final = 10**9
-"""Largest count that is kept."""
 MAX_VALUE: Final = 1e12
-"""Largest floating-point number that is kept."""
 MAX_BYTES: Final = 1 << 60
-MAX_ENTRIES: Final = 400
-"""Largest length of a list that ``_ENTRIES`` does not name."""
+MAX_ENTRIES: Final = 400  # of a list that ``_ENTRIES`` does not name
 _CAUSES: Final = (
     *("cause", "hint", "note", "failure", "warnings", "storage", "interruption", "gpu_cause", "lost", "egress"),
     *("data_dir", "queue"),
@@ -58,12 +51,11 @@ _INTEGERS: Final = (
 _FLOATS: Final = dict.fromkeys(("reward", "mean_reward", "temperature"), (-MAX_VALUE, MAX_VALUE)) | dict.fromkeys(
     ("cpu", "ram", "util"), (0.0, 100.0)
 )
-"""Smallest and largest value of the fields that have others than usual."""
 T = TypeVar("T")
 
 
 def bounded(item: T) -> T:
-    """Return a struct that was just decoded, with the values of its fields limited; it is changed in place."""
+    """Return a struct that was just decoded, with the values of its fields limited in place."""
     if isinstance(item, TokenText) and _is_usual(item):
         return item
     for name in getattr(item, "__struct_fields__", ()):
@@ -112,17 +104,16 @@ def _limited(value: Any, name: str) -> Any:  # noqa: ANN401 - any decoded value
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_YEAR, _LAST_YEAR = 2016, 2099
-"""Years of plausible creation times: the first is that of the ULID specification."""
+_FIRST_YEAR, _LAST_YEAR = 2016, 2099  # plausible creation times: the first is that of the ULID specification
 
 
 def as_aware(time: datetime) -> datetime:
-    """Return the time with a zone, so that it can be compared; a time without a zone is taken as UTC."""
+    """A time without a zone is taken as UTC."""
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 def ulid_time(ulid: str) -> datetime | None:
-    """Return the creation time of a ULID in any case; None if the text is not a ULID, or its time is implausible."""
+    """Return the creation time of a ULID in any case; None if it is none, or its time is implausible."""
     if len(ulid) > MAX_ID_CHARS or not is_ulid(upper := ulid.upper()):
         return None
     try:

@@ -17,14 +17,10 @@ from runner.errors import StoreError
 from runner.query.fields import Field, GetValue, Kind, Lookup, Matches, Value, compile_query
 from runner.query.syntax import All, Node, QueryError, Word, parse
 
-MAX_CHARS: Final = 1_000
-"""Maximum length of a query that is typed or kept."""
-MAX_SEARCHED_CHARS: Final = 200
-"""Number of characters at the start of a text of a row that are searched."""
-MAX_OPTIONS: Final = 30
-"""Maximum number of values that are offered to complete a query."""
-MAX_VALUE_CHARS: Final = 60
-"""Maximum length of a value that is offered."""
+MAX_CHARS: Final = 1_000  # of a query that is typed or kept
+MAX_SEARCHED_CHARS: Final = 200  # at the start of a text of a row
+MAX_OPTIONS: Final = 30  # values that are offered to complete a query
+MAX_VALUE_CHARS: Final = 60  # of a value that is offered
 UP, DOWN = "▲", "▼"
 _MAX_RANK: Final = 10**18
 _PIECE: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[^\s()"]+|[\s()]+', re.DOTALL)
@@ -32,14 +28,12 @@ _TERM: Final = re.compile(r"(?P<field>[A-Za-z_][A-Za-z_-]*)(?P<operator>>=|<=|[:
 _LAST_VALUE: Final = re.compile(r'(?:^|,)("(?:[^"\\]|\\.)*|[^,"]*)$', re.DOTALL)
 Row = TypeVar("Row")
 Item = TypeVar("Item")
-Rank: TypeAlias = tuple[float, str]
-"""Sort key of a row; two keys are compared by their numbers first, then by their texts."""
-WordTest: TypeAlias = Callable[[str], Matches[Row]]
-"""Returns what finds a word in a row."""
+Rank: TypeAlias = tuple[float, str]  # sort key of a row: by number, then by text
+WordTest: TypeAlias = Callable[[str], Matches[Row]]  # returns what finds a word in a row
 
 
 class FieldSet(Generic[Row]):
-    """The fields of a kind of row: for each its name, its kind, its description, and what reads a row's value.
+    """The fields of a kind of row: name, kind, description, and what reads a row's value.
 
     ``values`` are offered even if no row has them, by name of the field.
     """
@@ -61,11 +55,10 @@ class FieldSet(Generic[Row]):
         return self._getters[name]
 
     def ranks(self, *names: str) -> dict[str, Callable[[Row], Rank | None]]:
-        """Return the functions that return the sort keys of rows by some fields, by name."""
         return {name: partial(_rank_of, self.getter(name)) for name in names}
 
     def values_of(self, name: str, rows: Iterable[Row]) -> list[str]:
-        """Return the texts that a field has in some rows, the most frequent first; numbers and times are left out."""
+        """Return the texts that a field has, the most frequent first; numbers and times are left out."""
         field, found = self.fields[name], Counter[str]()
         if field.kind in ("text", "id"):
             for value in map(self.getter(name), rows):
@@ -81,14 +74,13 @@ class Query(Generic[Row]):
     """A parsed filter; an empty one, and one with an error, match every row.
 
     Args:
-        word_test: returns what finds a word in a row; without it, no row has words.
+        word_test: without it, no row has words.
         lookups: by name of a field, what finds the ids of its rows.
-        splits: whether the caller searches the words that every row must contain, and ``matches`` only tests the rest.
+        splits: whether the caller searches the ``words`` that every row must contain, and ``matches`` only tests the
+            rest, if it ``has_rest``.
 
     Attributes:
-        words: the words that every row must contain; none unless ``splits``.
-        has_rest: whether ``matches`` tests more than that.
-        error: why the query cannot be used, and where in the text; None if it can.
+        error: why the query cannot be used, and where in the text.
         has_terms: whether the query names a field.
     """
 
@@ -137,8 +129,6 @@ class Query(Generic[Row]):
 
 
 class Searchable(Generic[Row]):
-    """A list with a filter, ``query``, of the rows that are shown."""
-
     def __init__(self, fields: FieldSet[Row]) -> None:
         self.query: Query[Row] = Query(fields)
         self._fields = fields
@@ -152,7 +142,7 @@ class Searchable(Generic[Row]):
         return self._fields.fields
 
     def values_of(self, field: str) -> list[str]:
-        """Return the values that a field has, the most frequent first, as untrusted text."""
+        """The most frequent first, as untrusted text."""
         return self._fields.values_of(field, self.sample_rows())
 
     def sample_rows(self) -> Iterable[Row]:
@@ -174,7 +164,7 @@ class Searchable(Generic[Row]):
 
 
 def search_text(texts: Iterable[str | None]) -> str:
-    """Return the texts of a row as one in which words are found, for ``word_test``; None stands for a missing one."""
+    """Return the texts of a row as one, for ``word_test``."""
     return "\n".join(text[:MAX_SEARCHED_CHARS] for text in texts if text).casefold()
 
 
@@ -205,22 +195,16 @@ def quoted(value: str) -> str:
 
 
 class Completion(NamedTuple):
-    """What the end of a query may become.
-
-    Attributes:
-        options: texts that may replace the query from ``start`` on, the best one first; free of unsafe characters.
-        best: the query with the first option; "" where nothing of the part was typed, or no option is known.
-        field: the field to which the end of the query belongs; None before its name is complete.
-    """
+    """What the end of a query may become."""
 
     start: int
-    options: tuple[str, ...] = ()
-    best: str = ""
-    field: Field | None = None
+    options: tuple[str, ...] = ()  # for the query from ``start`` on, the best one first; free of unsafe characters
+    best: str = ""  # query with the first option; "" where nothing was typed, or no option is known
+    field: Field | None = None  # of the end of the query; None before its name is complete
 
 
 def complete(text: str, fields: Mapping[str, Field], values_of: Callable[[str], Iterable[str]]) -> Completion:
-    """Return the completion of a query up to the cursor; ``values_of`` returns the untrusted values of a field."""
+    """Complete a query up to the cursor; ``values_of`` returns the untrusted values of a field."""
     start = _start_of_part(text)
     part = text[start:]
     if (term := _TERM.match(part)) is None:
@@ -233,7 +217,7 @@ def complete(text: str, fields: Mapping[str, Field], values_of: Callable[[str], 
 
 
 def _start_of_part(text: str) -> int:
-    """Return where the last part of a query begins, after its minus signs; parts end at blanks outside of quotes."""
+    """The last part begins after its minus signs; parts end at blanks outside of quotes."""
     start = 0
     for piece in _PIECE.finditer(text):
         if piece[0][0].isspace() or piece[0][0] in "()":
@@ -266,7 +250,7 @@ def _complete_value(text: str, start: int, field: Field, values: Iterable[str]) 
 
 
 class Sorting(NamedTuple):
-    """Sort order of a table by the column with a title; ``descending``: the row with the largest value comes first."""
+    """By the column with a title; ``descending``: the row with the largest value comes first."""
 
     column: Annotated[str, msgspec.Meta(max_length=40)]
     descending: bool = False
@@ -277,7 +261,7 @@ class Sorting(NamedTuple):
 
 
 def number_rank(value: float | None) -> Rank | None:
-    """Return the sort key of an untrusted number of any size; None if the number is None or NaN."""
+    """Return the sort key of an untrusted number of any size; None without one."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     return float(max(-_MAX_RANK, min(value, _MAX_RANK))), ""
@@ -285,12 +269,12 @@ def number_rank(value: float | None) -> Rank | None:
 
 @lru_cache(maxsize=1_000)  # so that rows with the same text share it
 def text_rank(value: str | None) -> Rank | None:
-    """Return the sort key of a text, ignoring case; None if the text is None or empty."""
+    """Return the sort key of a text, ignoring case; None without one."""
     return (0.0, value.casefold()) if value else None
 
 
 def value_rank(value: Value | tuple[Value, ...]) -> Rank | None:
-    """Return the sort key of a value of a field; of several texts, that of the first."""
+    """Of several texts, that of the first."""
     first = next(iter(_all(value)), None)
     return text_rank(first) if isinstance(first, str) else None if isinstance(first, datetime) else number_rank(first)
 
@@ -300,10 +284,7 @@ def _rank_of(get: GetValue[Row], row: Row) -> Rank | None:
 
 
 def sort_by_rank(items: Iterable[Item], rank: Callable[[Item], Rank | None], *, descending: bool) -> list[Item]:
-    """Return the items sorted by the sort keys that ``rank`` returns.
-
-    Items whose sort key is None come last. Items with equal sort keys keep their order.
-    """
+    """Items whose sort key is None come last; those with equal keys keep their order."""
     all_items = list(items)
     ranks = list(map(rank, all_items))
     places = [place for place, key in enumerate(ranks) if key is not None]
@@ -313,10 +294,9 @@ def sort_by_rank(items: Iterable[Item], rank: Callable[[Item], Rank | None], *, 
 
 
 class FilteredList(Searchable[Row], Generic[Row]):
-    """Rows that are shown: those that match the filter, in the chosen order.
+    """Rows that match the filter, in the chosen order; without ``sorting``, as they were given.
 
-    The key of a row stays the same when its numbers change, its text is searched, and its ranks are sort keys by column
-    title. Without ``sorting``, the rows stay in the order in which they were given.
+    The key of a row stays the same when its numbers change; ``ranks`` are sort keys by column title.
     """
 
     def __init__(
@@ -348,7 +328,7 @@ class FilteredList(Searchable[Row], Generic[Row]):
         return self.all_rows
 
     def sort(self, sorting: Sorting | None) -> None:
-        """Sort the rows; None restores the default order."""
+        """None restores the default order."""
         self.sorting = sorting if sorting is not None and sorting.column in self._ranks else None
         self.show_matches()
 

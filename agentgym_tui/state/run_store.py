@@ -50,46 +50,28 @@ if TYPE_CHECKING:
     from runner.types import Tokens
 
 MAX_EPISODES: Final = 400
-"""Largest number of episodes kept."""
-MAX_EPISODE_BYTES: Final = 24 << 20
-"""Approximate memory limit of all episodes, in bytes."""
-LOST_AFTER_S: Final = 5.0
-"""Seconds of silence after which a node counts as lost."""
-PORTION_ITEMS: Final = 500
-"""Number of live items after which a portion ends; any other message counts as one item."""
+MAX_EPISODE_BYTES: Final = 24 << 20  # approximate
+LOST_AFTER_S: Final = 5.0  # silence after which a node counts as lost
+PORTION_ITEMS: Final = 500  # live items after which a portion ends; any other message counts as one
 MAX_NOTICES: Final = 200
-"""Largest number of notices kept."""
-RECENT_S: Final = 15.0
-"""Seconds for which a loss of messages counts as recent."""
-SHOWN_S: Final = 60.0
-"""Seconds for which the newest notice is shown; an older notice would look like news."""
-Received: TypeAlias = SubscriptionItem | LiveRow
-"""A message, a notice, or the joined content of live messages."""
+RECENT_S: Final = 15.0  # a loss of messages counts as recent
+SHOWN_S: Final = 60.0  # an older notice would look like news
+Received: TypeAlias = SubscriptionItem | LiveRow  # ``LiveRow``: the joined content of live messages
 _HealthItem: TypeAlias = EnvHealth | ModelHealth | ModelMetrics | Host | Machine | Heartbeat
 _ItemT = TypeVar("_ItemT", TokenText, LazySpan, LazyTimestep)
 
 
 class FeedNotice(NamedTuple):
-    """A notice about the subscription.
-
-    Attributes:
-        at: in seconds of the console's monotonic clock.
-        n: number of lost messages; 0 for a notice that does not report a loss.
-    """
-
     text: str
-    at: float
-    n: int = 0
+    at: float  # by the console's monotonic clock, in seconds
+    n: int = 0  # lost messages; 0 for a notice that reports no loss
 
 
 class NoticeList:
-    """The newest notices about the subscription itself, such as lost connections and lost messages, the newest last.
+    """The newest notices about the subscription itself, the newest last.
 
-    A notice with the same text as the previous notice replaces it; the numbers of lost messages are added.
-
-    Attributes:
-        n_lost: number of messages that left their stream unread, or were skipped because the console was too slow,
-            of all notices, including those no longer kept.
+    A notice with the same text as the previous one replaces it; the numbers of lost messages are added. ``n_lost`` also
+    counts the messages of notices that are no longer kept.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -100,12 +82,12 @@ class NoticeList:
 
     @property
     def newest(self) -> FeedNotice | None:
-        """The newest notice; None if it is older than ``SHOWN_S`` seconds or there is no notice."""
+        """None if it is older than ``SHOWN_S``."""
         return self.notices[-1] if self.notices and self.notices[-1].at >= self._now() - SHOWN_S else None
 
     @property
     def recent_loss(self) -> FeedNotice | None:
-        """The newest notice about lost messages; None if all of these are older than ``RECENT_S`` seconds."""
+        """The newest notice about lost messages of the last ``RECENT_S``."""
         since = self._now() - RECENT_S
         return next((note for note in reversed(self.notices) if note.n and note.at >= since), None)
 
@@ -116,12 +98,11 @@ class NoticeList:
         return min(ends, default=math.inf) - self._now()
 
     def tick(self) -> bool:
-        """Return whether a notice in ``newest`` or ``recent_loss`` has become too old since the last call."""
+        """Return whether ``newest`` or ``recent_loss`` has become too old since the last call."""
         before, self._last_shown = self._last_shown, (self.newest, self.recent_loss)
         return self._last_shown != before
 
     def add(self, text: str, n: int = 0) -> None:
-        """Add a notice; ``n`` is the number of lost messages, or 0 for a notice that does not report a loss."""
         text = text[:MAX_CAUSE_CHARS]
         self.n_lost += n
         if self.notices and self.notices[-1].text == text:
@@ -138,19 +119,13 @@ class RunStore:
     widget draws its part again when the version of the part has changed.
 
     Attributes:
-        agents, model_names: agents that the node can run, and models of the profile.
-        notices: the newest last.
-        envs: environments by name: those of the profile in its order, then all other known environments.
-        endpoints: model endpoints by name, in the order in which agents try them.
-        failovers: the newest changes from one endpoint to another and back, the newest last.
-        batches, episodes: by id, the newest last.
         rewards: the newest reward points of each environment, from the oldest to the newest.
-        n_malformed: number of messages and live items that could not be decoded or have no valid episode id.
-        n_ended: counter that grows when an episode ends or is stored; a screen then reads its list again.
+        n_malformed: messages and live items that could not be decoded or have no valid episode id.
+        n_ended: grows when an episode ends or is stored; a screen then reads its list again.
         read_progress: None while no files are being read.
-        n_stored: number of index rows received; None before the first rows.
-        n_unlisted: number of batches with stored episodes that ``batches`` lacks.
-        tags: tags of the tagged episodes, as untrusted text; each change replaces the mapping.
+        n_stored: index rows received; None before the first.
+        n_unlisted: batches with stored episodes that ``batches`` lacks.
+        tags: by id of the episode; untrusted text. Each change replaces the mapping.
         marked_episode: id of the episode that the next one is compared with; "" without one.
     """
 
@@ -204,12 +179,12 @@ class RunStore:
         return bool(self.nodes) and all(node.lost for node in self.nodes.values())
 
     def is_lost(self, batch: BatchRun) -> bool:
-        """Return whether the node of a batch is lost; where the node is not known, whether all nodes are."""
+        """Where the node of a batch is not known, it is lost if all nodes are."""
         node = self.nodes.get(batch.node)
         return self.all_nodes_lost if node is None else node.lost
 
     def node_status(self, node: NodeInfo) -> str:
-        """Return the status of a node: ``running`` while its episodes run, even if its status event is late or missed.
+        """Return ``running`` while the node's episodes run, even if its status event is late or missed.
 
         Live items and status events are not ordered against each other. While a node starts: how many episodes it has
         read.
@@ -222,22 +197,21 @@ class RunStore:
         return node.indexing if node.status == "starting" and node.indexing else node.status
 
     def running_episodes(self) -> list[Episode]:
-        """Return the episodes without an outcome, including those of lost nodes, sorted with the newest last."""
+        """Return the episodes without an outcome, including those of lost nodes, the newest last."""
         return sorted(self.episode_registry.running.values(), key=attrgetter("started_at"))
 
     def episodes_of(self, batch_id: str) -> Sequence[Episode]:
         return self.episode_registry.of_batch(batch_id, self.version)
 
     def usage_of(self, batch: BatchRun) -> tuple[Tokens, float | None]:
-        """Return the tokens and the cost of a batch, including its running episodes; see ``usage_with``."""
         return usage_with(batch, self.episodes_of(batch.batch_id))
 
     def run(self, run_id: str) -> list[BatchRun]:
-        """Return the batches of a battery in their order, or the batch with this id."""
+        """Return the batches of a battery, or the batch with this id."""
         return [batch for batch in self.batches.values() if run_id in (batch.battery_id, batch.batch_id)]
 
     def newest_ended_run(self) -> str:
-        """Return the id of the battery or batch that ended last; "" if none has ended, or its battery goes on."""
+        """Return the id of the battery or batch that ended last; "" if none has, or its battery goes on."""
         batch = self.batch_registry.newest_ended()
         if batch is None or any(each.status not in ENDED for each in self.run(batch.battery_id or batch.batch_id)):
             return ""
@@ -245,7 +219,7 @@ class RunStore:
 
     @property
     def holding_node(self) -> NodeInfo | None:
-        """The node that has earlier events which its external broker does not get; None if there is none."""
+        """The node that has earlier events which its external broker does not get."""
         return next((node for node in self.nodes.values() if node.n_held and node.egress and not node.lost), None)
 
     def answer_wait_s(self, episode: Episode) -> float | None:
@@ -262,7 +236,6 @@ class RunStore:
         return values if all(node.profile in ("", profile) for node in self.nodes.values()) else {}
 
     def set_profile_defaults(self, profile: str, values: Mapping[str, float | str | None]) -> None:
-        """Set the values that the profile with the id ``profile`` supplies where a start request has none."""
         self._profile_defaults = profile, values
 
     @property
@@ -278,10 +251,7 @@ class RunStore:
             self.on_queue_change()
 
     def apply_list(self, listed: NodeList) -> None:
-        """Update the state from a node's reply to a list request: batches, agents, models and environments.
-
-        What the node's queue had lost becomes a notice once, although every reply repeats it.
-        """
+        """What the node's queue had lost becomes a notice once, although every reply repeats it."""
         bounded(listed)
         if listed.queue and listed.queue != self._queue_notice:
             self.notice_list.add(listed.queue)
@@ -294,7 +264,7 @@ class RunStore:
         self._commit()
 
     def apply_batches(self, batches: Sequence[BatchState]) -> None:
-        """Update the state from a node's reply to a start request, whose batches are in the order of their start."""
+        """Add the batches that a node has started, in the order of their start."""
         self.batch_registry.apply_list([bounded(each) for each in reversed(batches)], is_new=True)
         self._commit()
 
@@ -324,7 +294,7 @@ class RunStore:
         self._commit()
 
     def apply_stored(self, rows: Sequence[EpisodeRow]) -> None:
-        """Update the state from index rows of stored episodes; the newest episode is first in ``rows``."""
+        """Update the state from index rows, the newest first."""
         for row in rows:
             self.episode_registry.apply_stored(row)
         self.env_registry.apply_stored(rows)
@@ -376,7 +346,7 @@ class RunStore:
         return self.link.status in ("connected", "none")
 
     def _commit(self) -> None:
-        """Complete a change: update fields that depend on other objects, enforce the limits and call ``on_change``."""
+        """Update what depends on other objects, enforce the limits and call ``on_change``."""
         episodes = self.episode_registry
         for stopped in (node for node in self.nodes.values() if node.status == "stopped"):
             episodes.mark_interrupted(stopped.name, "")
@@ -393,7 +363,7 @@ class RunStore:
             self.on_change()
 
     def _apply(self, message: Received) -> bool:
-        """Update the parts that a message concerns; return whether anything that a screen shows may have changed."""
+        """Return whether anything that a screen shows may have changed."""
         match message:
             case LiveRow():
                 return self._apply_live(message)
@@ -488,7 +458,6 @@ class RunStore:
 
         Live items of an earlier process may arrive late, so a process id that sorts before the known one is ignored,
         unless the process is ``sure`` to be the current one, as it has just replied. Process ids sort by start time.
-        Return whether anything has changed.
         """
         node = self._nodes.get(node_name)
         if boot == node.boot or not (sure or boot > node.boot):

@@ -44,29 +44,21 @@ RUN_FIELDS: Final[FieldSet[BatchRun]] = FieldSet(
     ("until", "until", "ended, or started, until then", lambda batch: batch.ended_at or batch.started_at),
     values={"status": ("running", "paused", "queued", "interrupted", "completed", "cancelled")},
 )
-"""The fields of a batch in a query."""
 
 
 class RunRow(NamedTuple):
-    """A line of the tree: a battery, a batch or an episode.
-
-    Attributes:
-        depth: number of enclosing lines.
-        battery_id: id of the battery; None for a line of a batch or an episode.
-        batches: the batch, or the batches of the battery; for an episode, its batch.
-        episode: the episode; None for a line of a battery or batch.
-    """
+    """A line of the tree: a battery, a batch or an episode."""
 
     key: str
-    depth: int
-    batches: Sequence[BatchRun]
-    battery_id: str | None = None
+    depth: int  # enclosing lines
+    batches: Sequence[BatchRun]  # of the battery; else the batch
+    battery_id: str | None = None  # of the line of a battery
     episode: Episode | None = None
     is_open: bool = False
 
     @property
     def run_id(self) -> str:
-        """Id for requests: of the battery, else of the batch."""
+        """For requests."""
         return self.battery_id or self.batches[0].batch_id
 
     @property
@@ -79,11 +71,7 @@ class RunRow(NamedTuple):
 class RunTree:
     """The lines of the tree: what runs, then what waits, what was interrupted, and what ended, the newest first.
 
-    A filter selects batches; a battery is shown while one of its batches is, and its line still describes all of them.
-
-    Attributes:
-        batches: the batches and their filter, which ``update`` applies to the lines.
-        rows: the shown lines.
+    The filter of ``batches`` selects batches; a battery is shown while one of them is, and its line describes all.
     """
 
     def __init__(self) -> None:
@@ -116,7 +104,7 @@ class RunTree:
         return None if (place := self._places.get(key)) is None else self.rows[place]
 
     def last_place_below(self, place: int) -> int:
-        """Return the index of the last line below the line at ``place``; ``place`` itself if there is none."""
+        """``place`` itself if no line is below it."""
         depth = self.rows[place].depth
         below = takewhile(lambda row: row.depth > depth, self.rows[place + 1 :])
         return place + sum(1 for _ in below)
@@ -147,7 +135,7 @@ def _search_text(batch: BatchRun) -> str:
 
 
 def _rank(number: int, batches: Sequence[BatchRun]) -> tuple[int, float, int]:
-    """Return where a run stands; consoles hear of batches in different orders, so ended ones stand by their end."""
+    """Consoles hear of batches in different orders, so ended runs stand by their end."""
     order = min(_ORDER.get(batch.status, _ENDED) for batch in batches)
     if order == _ENDED:
         return order, -max((each.ended_at.timestamp() for each in batches if each.ended_at), default=0.0), number
@@ -156,7 +144,7 @@ def _rank(number: int, batches: Sequence[BatchRun]) -> tuple[int, float, int]:
 
 
 def waiting_runs(store: RunStore) -> list[str]:
-    """Return the ids of the batteries, and of the batches without one, that wait, in the order in which they run."""
+    """Return the ids of batteries, and of batches without one, in the order in which they run."""
     waiting = [batch for batch in store.batches.values() if batch.status == "queued"]
     waiting.sort(key=lambda batch: _LAST if batch.position is None else batch.position)
     return list(dict.fromkeys(batch.battery_id or batch.batch_id for batch in waiting))

@@ -22,80 +22,54 @@ if TYPE_CHECKING:
     from runner.store.index_schema import EpisodeRow
 
 MAX_ENVS: Final = 200
-N_POINTS: Final = 500
-"""Largest number of reward points kept per environment."""
-UNRATED_OUTCOMES: Final = frozenset(outcome.value for outcome in UNRATED)
-"""Outcomes of episodes that were cut off or broke down, so they do not count for the success rate."""
+N_POINTS: Final = 500  # reward points per environment
+UNRATED_OUTCOMES: Final = frozenset(outcome.value for outcome in UNRATED)  # they do not count for the success rate
 MAX_ENDPOINTS: Final = 50
 MAX_FAILOVERS: Final = 50
-MAX_FAILURES: Final = 20
-"""Number of failures that are kept of an answer."""
-REPEAT_AFTER: Final = timedelta(seconds=60)
-"""Shortest time between two reports of the same failover, which every step repeats."""
-WINDOW_S: Final = 60.0
-"""Age of the oldest step that counts, unless there are fewer than ``MIN_STEPS`` newer ones."""
+MAX_FAILURES: Final = 20  # kept of an answer
+REPEAT_AFTER: Final = timedelta(seconds=60)  # between two reports of the same failover, which every step repeats
+WINDOW_S: Final = 60.0  # age of the oldest step that counts, unless there are fewer than ``MIN_STEPS`` newer ones
 MIN_STEPS: Final = 5
 MAX_STEPS: Final = 200
 
 
 class EnvironmentState(msgspec.Struct):
-    """State of an environment.
-
-    Attributes:
-        ram: memory that the environment's server needs, as written in the profile.
-        note: scenarios of a family of environments; None for other environments.
-        open: number of open instances of the environment; None if it is not known.
-        n_players: number of different agents and models whose episodes the success counts sum up.
-        baseline: the agent without a model whose success counts these are; None where a model has run it.
-        unscored: whether the evaluation of any ended episode left it unscored.
-    """
-
     name: str
     tier: str = ""
-    ram: str = ""
+    ram: str = ""  # that its server needs, as written in the profile
     status: str | None = None
     cause: str | None = None
-    note: str | None = None
+    note: str | None = None  # scenarios of a family of environments
     latency_s: float | None = None
     transport: str = ""
-    open: int | None = None
+    open: int | None = None  # instances
     last_reward: float | None = None
     n_rated: int = 0
     n_success: int = 0
     n_errors: int = 0
     n_running: int = 0
-    n_players: int = 0
-    baseline: str | None = None
-    unscored: bool = False
+    n_players: int = 0  # different agents and models that the success counts sum up
+    baseline: str | None = None  # agent without a model whose counts these are; None where a model has run it
+    unscored: bool = False  # whether any ended episode was
 
 
 class RewardPoint(NamedTuple):
-    """Reward of a finished episode.
-
-    Attributes:
-        success: whether the episode solved its task; None if that is not known: then it is in no rate.
-        rated: whether the episode counts for rates and means; False for the outcomes in ``UNRATED_OUTCOMES``, and for
-            unscored episodes.
-        model: None for a baseline agent.
-    """
+    """Reward of a finished episode."""
 
     episode_id: str
     reward: float | None
-    success: bool | None
-    rated: bool
+    success: bool | None  # None: not known, and in no rate
+    rated: bool  # False for ``UNRATED_OUTCOMES`` and unscored episodes
     agent: str = ""
-    model: str | None = None
+    model: str | None = None  # None for a baseline agent
     error: bool = False
     unscored: bool = False
 
 
 class EnvironmentRegistry:
-    """Environments by name: first the environments of the profile in its order, then all other known environments.
+    """Environments by name: first those of the profile in its order, then all others that are known.
 
-    Attributes:
-        rewards: the newest reward points of each environment, sorted by episode id and so from the oldest to the
-            newest.
-        version: counter that grows with each change of ``envs``.
+    ``rewards`` are the newest points of each, the oldest first; ``version`` grows with each change of ``envs``.
     """
 
     def __init__(self) -> None:
@@ -105,14 +79,14 @@ class EnvironmentRegistry:
         self._stale: set[str] = set()
 
     def get(self, env: str) -> EnvironmentState | None:
-        """Return the environment named ``env``, created where needed; None for "" and where ``MAX_ENVS`` are known."""
+        """Return an environment, created where needed; None for "" and where ``MAX_ENVS`` are known."""
         if env not in self.envs and env and len(self.envs) < MAX_ENVS:
             self.envs[env] = EnvironmentState(env)
             self.version += 1
         return self.envs.get(env)
 
     def apply_profile(self, entries: Iterable[tuple[str, str, str | None]]) -> None:
-        """Set the order of environments from a profile, which gives tier, name and memory of the server of each.
+        """Set the order of environments; the profile gives tier, name and memory of the server of each.
 
         The node no longer checks an environment that only the profile before had, so its health becomes unknown.
         """
@@ -128,7 +102,7 @@ class EnvironmentRegistry:
         self.version += 1
 
     def apply_health(self, item: EnvHealth) -> bool:
-        """Store the health that a node reported for an environment; return whether it has changed."""
+        """Return whether it has changed."""
         before = copy(self.envs.get(item.env))
         if (env := self.get(item.env)) is not None:
             for field in ("status", "cause", "latency_s", "note", "transport", "open"):
@@ -147,7 +121,7 @@ class EnvironmentRegistry:
         self._stale.add(episode.env)
 
     def apply_stored(self, rows: Sequence[EpisodeRow]) -> None:
-        """Add the rewards of stored episodes; the newest episode is first in ``rows``."""
+        """Add the rewards of stored episodes, the newest first."""
         newest: dict[str, list[RewardPoint]] = {}
         for row in rows:
             points = newest.setdefault(row.env, [])
@@ -190,12 +164,11 @@ def _reward_point(episode: Episode | EpisodeRow) -> RewardPoint:
 
 
 def rated_points(points: Iterable[RewardPoint]) -> list[RewardPoint]:
-    """Return the rated points of models, or those of the newest baseline agent where no model has a rated point."""
     return _comparable([point for point in points if point.rated])
 
 
 def count_successes(env: EnvironmentState, points: Sequence[RewardPoint]) -> None:
-    """Set the last reward and the success counts: those of models, or of the newest baseline where no model has any."""
+    """Set the last reward and the success counts: of models, or of the newest baseline where no model has any."""
     env.last_reward = next((point.reward for point in reversed(points) if not point.error), None)
     env.unscored = any(point.unscored for point in points)
     counted = _comparable([point for point in points if point.rated or point.error])
@@ -214,31 +187,18 @@ def _comparable(points: list[RewardPoint]) -> list[RewardPoint]:
 
 
 class EndpointState(msgspec.Struct):
-    """State of a model endpoint.
-
-    Attributes:
-        cause: why the endpoint has its ``status``; None if there is nothing to explain.
-        rest_s: seconds for which agents still skip the endpoint after a failure, as of its last health item; None if
-            agents use it.
-        failure: why the last inference of the endpoint failed; None if the inference succeeded.
-        hint: what to do about ``cause``.
-        in_memory: the models that Ollama holds in memory, and how much of each is on the GPU; untrusted texts.
-        metrics_at_s: when that load was received, in seconds of the console's monotonic clock.
-        reporters: the nodes whose current processes have reported its health.
-    """
-
     status: str = "unknown"
-    cause: str | None = None
+    cause: str | None = None  # why it has its ``status``
     model: str | None = None
-    rest_s: float | None = None
+    rest_s: float | None = None  # agents still skip it, as of its last health item
     requests_per_minute: int | None = None
     concurrent_requests: int | None = None
-    failure: str | None = None
-    hint: str | None = None
+    failure: str | None = None  # of its last inference
+    hint: str | None = None  # what to do about ``cause``
     metrics: ServerState | None = None
-    in_memory: tuple[str, ...] | None = None
-    metrics_at_s: float = -math.inf
-    reporters: frozenset[str] = frozenset()
+    in_memory: tuple[str, ...] | None = None  # models that Ollama holds, and how much of each is on the GPU; untrusted
+    metrics_at_s: float = -math.inf  # by the console's monotonic clock
+    reporters: frozenset[str] = frozenset()  # nodes whose current processes have reported its health
 
     @property
     def is_answering(self) -> bool:
@@ -246,18 +206,12 @@ class EndpointState(msgspec.Struct):
 
 
 class Failover(NamedTuple):
-    """A change from one endpoint to another. The texts are untrusted.
-
-    Attributes:
-        failed: endpoints that gave no answer; empty if the first configured endpoint answers again.
-        reason: why the first endpoint in ``failed`` gave no answer.
-        endpoint: the endpoint that answers now.
-    """
+    """A change from one endpoint to another. The texts are untrusted."""
 
     env: str
-    failed: tuple[str, ...]
-    reason: str
-    endpoint: str
+    failed: tuple[str, ...]  # empty if the first configured endpoint answers again
+    reason: str  # why the first in ``failed`` gave no answer
+    endpoint: str  # it answers now
     at: datetime
 
 
@@ -274,7 +228,7 @@ class RecentStep(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecentSteps:
-    """The newest steps of all batches; ``now`` returns the time of the console's monotonic clock in seconds."""
+    """The newest steps of all batches."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -288,7 +242,7 @@ class RecentSteps:
         )
 
     def newest(self) -> tuple[list[RecentStep], float]:
-        """Return the steps of the last ``WINDOW_S`` seconds, the newest last, and the seconds that they cover."""
+        """Return the steps of the last ``WINDOW_S``, the newest last, and the seconds that they cover."""
         now = self._now()
         is_cut = len(self._steps) == MAX_STEPS and self._steps[0].seen_s > now - WINDOW_S
         steps = [step for step in self._steps if step.seen_s >= now - WINDOW_S]
@@ -303,9 +257,7 @@ class RecentSteps:
 class EndpointRegistry:
     """Endpoints by name, in the order in which agents try them.
 
-    Attributes:
-        failovers: the newest changes from one endpoint to another and back, the newest last.
-        n_failovers: number of all failovers, including those no longer in ``failovers``.
+    ``failovers`` are the newest changes from one endpoint to another and back; ``n_failovers`` counts all.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -327,7 +279,7 @@ class EndpointRegistry:
         return endpoint != before
 
     def forget_reports(self, node: str) -> None:
-        """Drop the endpoints that only an earlier process of ``node`` reported: its new profile may not have them."""
+        """Drop the endpoints that only an earlier process reported: the new profile may not have them."""
         for name, endpoint in list(self.endpoints.items()):
             if node in endpoint.reporters:
                 endpoint.reporters -= {node}
@@ -358,7 +310,7 @@ class EndpointRegistry:
             self._record_failover(episode.env, failures, item.endpoint, item.at)
 
     def apply_steps(self, steps: Sequence[StepState], episode: Episode, at: datetime) -> None:
-        """Update endpoints and failovers from new steps of an episode, the last of which ended ``at``."""
+        """Update endpoints and failovers from new steps, the last of which ended ``at``."""
         self.recent_steps.add(steps, episode.batch_id)
         for step in steps:
             if step.endpoint is None or not (step.warnings or step is steps[-1]):

@@ -8,17 +8,12 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-SubjectOrder: TypeAlias = Literal["subject", "count", "rate"]
-"""Value by which the rows of a branch are sorted."""
-MAX_SUBJECTS: Final = 6_000
-"""Largest number of subjects with a count of their own."""
-MAX_OVERFLOW_GROUPS: Final = 200
-"""Largest number of groups of further subjects; a group counts all further subjects with the same first word."""
-MAX_SUBJECT_CHARS: Final = 256
-"""Number of characters at the start of a subject by which subjects are distinguished."""
+SubjectOrder: TypeAlias = Literal["subject", "count", "rate"]  # sorts the rows of a branch
+MAX_SUBJECTS: Final = 6_000  # with a count of their own
+MAX_OVERFLOW_GROUPS: Final = 200  # of all further subjects with the same first word
+MAX_SUBJECT_CHARS: Final = 256  # by which subjects are distinguished
 MAX_DEPTH: Final = 16
-AUTO_OPEN_MAX: Final = 16
-"""Largest number of children of a branch that is open before the user toggles it."""
+AUTO_OPEN_MAX: Final = 16  # children of a branch that is open before the user toggles it
 
 
 class _SubjectCount(msgspec.Struct):
@@ -36,40 +31,27 @@ class _Node(msgspec.Struct):
 
 
 class SubjectRow(NamedTuple):
-    """A row of the tree, which stands for one word of a subject.
+    """A row of the tree, which stands for one word of a subject."""
 
-    Attributes:
-        path: words from the root to the word of this row, joined by dots.
-        n: number of messages on ``path`` and on all subjects below it.
-        rate: live messages per second on ``path`` and on all subjects below it.
-        n_children: number of rows directly below this row, including hidden rows.
-        is_subject: whether messages arrive on ``path`` itself.
-        is_truncated: whether the branch contains subjects without rows, which are only counted together.
-    """
-
-    path: str
+    path: str  # words from the root to that of this row, joined by dots
     word: str
     depth: int
-    n: int
-    rate: float
-    n_children: int
+    n: int  # on ``path`` and all subjects below it, as ``rate``
+    rate: float  # live messages per second
+    n_children: int  # also hidden ones, directly below
     is_open: bool
-    is_subject: bool
-    is_truncated: bool = False
+    is_subject: bool  # messages arrive on ``path`` itself
+    is_truncated: bool = False  # it has subjects without rows, which are only counted together
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Subject patterns that match all messages on ``path`` and below it; untrusted text."""
+        """Match all messages on ``path`` and below it; untrusted text."""
         below = (f"{self.path}.>",) if self.n_children or self.is_truncated else ()
         return (self.path, *below) if self.is_subject or not below else below
 
 
 class SubjectTree:
-    """Message counts and rates of the subjects of a bus.
-
-    Attributes:
-        rate: live messages per second on all subjects.
-    """
+    """Message counts and rates of the subjects of a bus; ``rate`` is that of live messages on all of them."""
 
     def __init__(self) -> None:
         self.rate = 0.0
@@ -85,7 +67,7 @@ class SubjectTree:
 
     @property
     def n_others(self) -> int:
-        """Number of messages on subjects that have neither a count of their own nor a group."""
+        """Messages on subjects that have neither a count of their own nor a group."""
         return self._others.n
 
     def add(self, subject: str, *, is_live: bool = True) -> str:
@@ -103,7 +85,7 @@ class SubjectTree:
         self.rate, self._ticked_at = 0.0, None
 
     def tick(self, now: float) -> None:
-        """Compute the rates for the time since the last call; ``now`` is the time of a monotonic clock in seconds."""
+        """Compute the rates since the last call; ``now`` is in seconds of a monotonic clock."""
         elapsed_s = None if self._ticked_at is None else now - self._ticked_at
         if elapsed_s is not None and elapsed_s <= 0:
             return
@@ -117,7 +99,7 @@ class SubjectTree:
         self._toggled ^= {path}
 
     def rows(self, by: SubjectOrder = "subject", *, descending: bool = False) -> list[SubjectRow]:
-        """Return the shown rows of the tree from top to bottom; those below the same row are sorted."""
+        """Return the shown rows; those below the same row are sorted."""
         return list(_rows(self._tree(), _child_order(by, descending), self._toggled))
 
     def _new(self, subject: str) -> tuple[str, _SubjectCount]:
