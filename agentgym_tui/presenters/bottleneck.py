@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from agentgym_tui.state.batches import BatchRun
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.state.servers import EndpointState, RecentStep
+from agentgym_tui.state.servers import RecentStep
 from runner.results.bottleneck import Bottleneck, find_bottleneck
 from runner.types import Phases
 
@@ -43,20 +43,16 @@ def endpoint_use(store: RunStore, endpoint: str) -> EndpointUse:
     steps, seconds = store.endpoint_registry.recent_steps.newest()
     answers = [step for step in steps if step.endpoint == endpoint]
     requests = (episode.streaming for episode in store.running_episodes())
+    warnings = (warning.partition(": ") for step in steps for warning in step.warnings)
     return EndpointUse(
         sum(request is not None and request.endpoint == endpoint for request in requests),
         60.0 * len(answers) / seconds if len(answers) >= MIN_ANSWERS and seconds > 0.0 else None,
         _spread([step.model_s for step in answers]),
         _spread([step.ttft_s for step in answers if step.ttft_s is not None]),
-        Counter(reason for step in steps for reason in _failures(step, endpoint)).most_common(MAX_REASONS),
+        Counter(reason for name, separator, reason in warnings if separator and name == endpoint).most_common(
+            MAX_REASONS
+        ),
     )
-
-
-def _failures(step: RecentStep, endpoint: str) -> Iterator[str]:
-    for warning in step.warnings:
-        name, separator, reason = warning.partition(": ")
-        if separator and name == endpoint:
-            yield reason
 
 
 def _spread(durations_s: Sequence[float]) -> Spread | None:
@@ -76,7 +72,11 @@ def present_bottleneck(store: RunStore) -> Bottleneck:
         return find_bottleneck(steps)
     now, endpoints = store.now(), store.endpoints
     states = [each.metrics for each in endpoints.values() if each.metrics_at_s >= now - METRICS_S]
-    failing = {name: _reason(each) for name, each in endpoints.items() if _is_failing(each)}
+    failing = {
+        name: each.failure or each.cause or ""
+        for name, each in endpoints.items()
+        if each.status in ("down", "wrong") or each.failure is not None or each.rest_s is not None
+    }
     has_answer = any(step.endpoint and step.seen_s >= now - ANSWERED_S for step in steps)
     is_down = len(failing) == len(endpoints) and not has_answer
     if not is_down and (limit := _reached_limit(store, batch, steps)) is not None:
@@ -99,7 +99,7 @@ def _unanswered(store: RunStore, batch: BatchRun) -> list[RecentStep]:
 def _reached_limit(store: RunStore, batch: BatchRun, steps: Sequence[RecentStep]) -> str | None:
     """Return a sentence if no request is sent, because an endpoint's limit of requests per minute is reached."""
     episodes = _running(store, batch)
-    is_quiet = bool(steps) and steps[-1].seen_s < store.now() - WAIT_S
+    is_quiet = steps and steps[-1].seen_s < store.now() - WAIT_S
     if not is_quiet or not episodes or any(episode.streaming is not None for episode in episodes):
         return None
     for name, endpoint in store.endpoints.items():
@@ -112,11 +112,3 @@ def _reached_limit(store: RunStore, batch: BatchRun, steps: Sequence[RecentStep]
 def _running(store: RunStore, batch: BatchRun) -> list[Episode]:
     episodes = (each for each in store.running_episodes() if each.batch_id == batch.batch_id)
     return [each for each in episodes if not each.paused and not each.node_lost]
-
-
-def _is_failing(endpoint: EndpointState) -> bool:
-    return endpoint.status in ("down", "wrong") or endpoint.failure is not None or endpoint.rest_s is not None
-
-
-def _reason(endpoint: EndpointState) -> str:
-    return endpoint.failure or endpoint.cause or ""

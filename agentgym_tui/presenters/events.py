@@ -28,16 +28,19 @@ from agentgym_tui.sessions.event_reader import EventReader
 from agentgym_tui.state.event_log import (
     ALL_SUBJECTS,
     LIVE_SUBJECT,
+    MAX_SUBJECTS,
     EventLog,
     EventMessage,
     EventQuery,
     LogEntry,
     LogNotice,
+    SubjectOrder,
+    SubjectRow,
+    SubjectTree,
     node_of,
 )
 from agentgym_tui.state.query import Sorting
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.state.subject_tree import MAX_SUBJECTS, SubjectOrder, SubjectRow, SubjectTree
 from runner.events.codec import DurableRow, LiveRow, RawRow, check_limits, decode, decode_item
 from runner.events.durable import BatchCompleted, BatteryCompleted, DurableEvent, EpisodeCompleted, FieldStatus
 from runner.events.subjects import LIVE_SUBJECTS, DurableNames

@@ -44,6 +44,10 @@ EPISODE_BYTES: Final = 1_000
 _STEP_BYTES: Final = 1_000
 _PART_BYTES: Final = 250  # approximate memory of an episode, of a step, and of a span or tool call, without texts
 _NO_JSON: Final = (b"null", b"[]", b"")
+_STEP_FIELDS: Final = (  # that a step has as they were received
+    *("index", "actor", "valid", "reward", "done", "model_s", "env_s", "ttft_s", "tokens_per_s", "tokens", "cost"),
+    *("warnings", "phases"),
+)
 
 
 class StepState(msgspec.Struct, gc=False):
@@ -90,9 +94,8 @@ class StepState(msgspec.Struct, gc=False):
         return _STEP_BYTES + texts + len(self.raw_chats) + len(self.raw_observation) + len(self.world)
 
     def stripped(self) -> StepState:
-        n_messages = sum(map(len, self.chats)) + len(self.observation)
+        left_out = self.left_out + sum(map(len, self.chats)) + len(self.observation)
         text = None if self.action.text is None else self.action.text[:MAX_NAME_CHARS]
-        left_out = self.left_out + n_messages
         return replace(self, raw_chats=b"", raw_observation=b"", world=b"", action=LiveAction(text), left_out=left_out)
 
 
@@ -104,27 +107,15 @@ def step_of(part: LazyTimestep | TimeStep) -> StepState:
         action = LiveAction(part.action.text, part.action.tool_calls)
         bounded(part.phases)
     return StepState(
-        index=part.index,
-        actor=part.actor,
+        **{name: getattr(part, name) for name in _STEP_FIELDS},
         raw_chats=chats,
         raw_observation=observation,
         action=action,
-        valid=part.valid,
         refused=part.refused is True,
-        reward=part.reward,
-        done=part.done,
-        model_s=part.model_s,
-        env_s=part.env_s,
         endpoint=part.endpoint and intern(part.endpoint),  # one object for all steps that have it
         model=part.model and intern(part.model),
-        ttft_s=part.ttft_s,
-        tokens_per_s=part.tokens_per_s,
-        tokens=part.tokens,
-        cost=part.cost,
-        warnings=part.warnings,
         shape=join_shapes([part.shape]),
         left_out=left_out,
-        phases=part.phases,
         world=picture_of(part.world),
     )
 
@@ -191,9 +182,8 @@ class Spans:
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
         self._spans, self._raw = list(spans), list[bytes]()
-        self.size = (
-            len(to_json(msgspec.to_builtins(self._spans))) + _PART_BYTES * len(self._spans) if self._spans else 0
-        )
+        json_bytes = len(to_json(msgspec.to_builtins(self._spans))) if self._spans else 0
+        self.size = json_bytes + _PART_BYTES * len(self._spans)
 
     def append_raw(self, spans: Sequence[bytes]) -> None:
         self._raw += spans
@@ -201,9 +191,9 @@ class Spans:
 
     @property
     def all(self) -> list[Span]:
-        pending, self._raw = self._raw, []
-        for raw in pending:
+        for raw in self._raw:
             self._spans.append(self._decode_span(raw))
+        self._raw = []
         return self._spans
 
     def __len__(self) -> int:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from runner.store.index_schema import EpisodeRow
 
 LIST_KEY: Final = "episodes"  # table of episodes; also the key of its filter and order in the UI state
-MAX_TASK_INDEX: Final = 10**15  # python does not format integers of thousands of digits
+MAX_TASK_INDEX: Final = 10**15  # Python does not format integers of thousands of digits
 MAX_OFFERED_ROWS: Final = 10_000  # episodes whose values are offered for completion
 MAX_MODELS: Final = 8  # of an episode that ``model:`` finds
 RUNNING: Final = "running"  # in place of the outcome of an episode that has not ended
@@ -331,17 +331,14 @@ def _task(index: int | None) -> str:
 
 
 def _search_text(entry: ListEntry, tags: Mapping[str, Sequence[str]]) -> str:
-    return search_text((*searchable_fields(entry), *(f"#{tag}" for tag in tags.get(entry_key(entry), ()))))
-
-
-def searchable_fields(entry: ListEntry) -> tuple[str | None, ...]:
     if isinstance(entry, UnreadableFile):
         kind = "log" if isinstance(entry, FoundLog) else "unreadable"
-        return (kind, entry.path.name, entry.reason)
-    return (
+        return search_text((kind, entry.path.name, entry.reason))
+    texts = (
         *(entry.env, entry.outcome or RUNNING, entry.error_type, entry.agent, entry.model, entry.models, entry.node),
         *(entry.data_label, entry.episode_id, entry.batch_id, _task(entry.task_index)),
     )
+    return search_text((*texts, *(f"#{tag}" for tag in tags.get(entry.episode_id, ()))))
 
 
 def tagged(tags: Mapping[str, Sequence[str]], tag: str, quoted: bool) -> Iterator[str]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice, takewhile
+from itertools import takewhile
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from runner.events.durable import EpisodeCompleted
     from runner.store.index_schema import EpisodeRow
 
+    _Result: TypeAlias = EpisodeEnded | EpisodeCompleted | EpisodeRow | Episode
+
 EPISODE_SLACK: Final = 100  # episodes by which one message may exceed the limit before the oldest are evicted
 MAX_AWAITED: Final = 100_000  # missing sequence numbers that are listed for all episodes together
 MAX_AWAITED_PER_EPISODE: Final = 10_000  # further missing numbers are only counted
@@ -54,23 +56,6 @@ _OUTCOMES: Final = {True: "success", False: "failure", None: UNKNOWN_OUTCOME}  #
 EpisodeItem: TypeAlias = (
     EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | TokenText | LazySpan | LazyTimestep
 )
-
-
-class _Result(Protocol):
-    """Result of an episode, as carried by a live item, a durable event, an index row or an episode file."""
-
-    @property
-    def outcome(self) -> str | None: ...
-    @property
-    def success(self) -> bool | None: ...
-    @property
-    def reward(self) -> float | None: ...
-    @property
-    def rounds(self) -> int: ...
-    @property
-    def duration_s(self) -> float | None: ...
-    @property
-    def unscored(self) -> bool: ...
 
 
 class SequenceTracker(msgspec.Struct):
@@ -135,9 +120,7 @@ class EpisodeRegistry:
     @property
     def n_missing(self) -> int:
         """Live items that did not arrive or were not kept; those that a file of the episode replaces do not count."""
-        return self._n_missing_evicted + sum(
-            tracker.n_missing for tracker in self._trackers.values() if not tracker.has_file
-        )
+        return self._n_missing_evicted + sum(each.n_missing for each in self._trackers.values() if not each.has_file)
 
     def of_batch(self, batch_id: str, version: int) -> Sequence[Episode]:
         grouped_at, by_batch = self._by_batch
@@ -204,13 +187,13 @@ class EpisodeRegistry:
             _record_result(episode, row)
             self._on_ended(episode)
 
-    def merge_file(self, episode: Episode, boot: str) -> bool:
+    def merge_file(self, episode: Episode, boot: str) -> None:
         """Merge an episode from a journal or an episode file, which take precedence over live items.
 
-        ``boot`` is the current process of its node, or "". Return False for an invalid id.
+        ``boot`` is the current process of its node, or "".
         """
         if not 0 < len(episode.episode_id) <= MAX_ID_CHARS:
-            return False
+            return
         known = self.episodes.get(episode.episode_id) or self._create(episode.episode_id, episode.started_at)
         tracker = self._trackers[known.episode_id]
         tracker.boot, tracker.has_file, tracker.has_header = tracker.boot or boot, True, True
@@ -231,7 +214,6 @@ class EpisodeRegistry:
                 setattr(known, field, getattr(episode, field))
             _record_result(known, episode)
             self._on_ended(known)
-        return True
 
     def mark_lost(self, lost: set[str]) -> None:
         for episode in self.running.values():
@@ -262,9 +244,7 @@ class EpisodeRegistry:
         self.episodes.clear()
         self.episodes.update((episode.episode_id, episode) for episode in ordered)
         if (n := len(self.episodes) - self._max_episodes) > 0:
-            ended = list(islice((episode for episode in self.episodes.values() if not episode.running), n))
-            running = (episode for episode in self.episodes.values() if episode.running)
-            for episode in [*ended, *islice(running, n - len(ended))]:
+            for episode in sorted(ordered, key=attrgetter("running"))[:n]:
                 self._evict(episode)
         if (n_bytes := self.n_bytes) > self._max_bytes:
             self._free_memory(n_bytes)
@@ -289,8 +269,7 @@ class EpisodeRegistry:
         """
         target = int(self._max_bytes * (1 - FREED_SHARE))
         *older, newest = self.episodes.values()
-        ended, running = [each for each in older if not each.running], [each for each in older if each.running]
-        kept = [*running, newest]
+        ended, kept = [each for each in older if not each.running], [*filter(attrgetter("running"), older), newest]
         for free, episodes in ((self._evict, ended), (self._drop_content, kept), (self._evict, kept)):
             for episode in episodes:
                 if n_bytes <= target:
@@ -447,18 +426,18 @@ def _append(answer: StreamingAnswer, items: Sequence[TokenText]) -> None:
     first, text = items[0], "".join([item.text for item in items])
     match first.part:
         case "text":
-            n_before, text = answer.n_text_dropped, answer.text + text
-            answer.text, answer.n_text_dropped = _keep_newest(text, MAX_STREAMED_CHARS, n_before)
+            kept = _keep_newest(answer.text + text, MAX_STREAMED_CHARS, answer.n_text_dropped)
+            answer.text, answer.n_text_dropped = kept
         case "reasoning":
-            n_before, text = answer.n_reasoning_dropped, answer.reasoning + text
-            answer.reasoning, answer.n_reasoning_dropped = _keep_newest(text, MAX_STREAMED_CHARS, n_before)
+            kept = _keep_newest(answer.reasoning + text, MAX_STREAMED_CHARS, answer.n_reasoning_dropped)
+            answer.reasoning, answer.n_reasoning_dropped = kept
         case "call":
             calls = {call.number: call for call in answer.calls}
             known = calls.get(first.call, StreamingToolCall(first.call))
             if first.call in calls or len(calls) < MAX_CALLS:
                 tool = known.tool or next((item.tool for item in items if item.tool), "")
-                kept, n_dropped = _keep_newest(known.arguments + text, MAX_ARGUMENT_CHARS, known.n_dropped)
-                calls[first.call] = replace(known, tool=tool, arguments=kept, n_dropped=n_dropped)
+                arguments, n_dropped = _keep_newest(known.arguments + text, MAX_ARGUMENT_CHARS, known.n_dropped)
+                calls[first.call] = replace(known, tool=tool, arguments=arguments, n_dropped=n_dropped)
                 answer.calls = tuple(calls.values())
     answer.n_tokens += _count_tokens(items)
     answer.newest_at = items[-1].at

@@ -195,13 +195,12 @@ class NodeRegistry:
             return at + timedelta(seconds=self.now() - seen_s)
         return None
 
-    def on_status_event(self, event: FieldStatus) -> NodeInfo:
+    def on_status_event(self, event: FieldStatus) -> None:
         """Ignore an event of an earlier or ended process."""
         node = self.get(event.node)
         has_ended = node.status == "stopped" and node.boot and event.boot == node.boot
         if (event.boot or "") >= node.boot and not has_ended:
             node.status, node.profile = event.status, event.config
-        return node
 
     @property
     def next_loss_s(self) -> float:
@@ -231,8 +230,8 @@ class NodeRegistry:
     def tick(self) -> bool:
         """Mark nodes as lost that were silent for too long; return whether any was."""
         limit = self.now() - self._lost_after_s
-        silent = [node for node in self.nodes.values() if not node.lost and node.last_seen_at < limit]
-        lost = [node for node in silent if node.sends_heartbeats]
+        known = (node for node in self.nodes.values() if not node.lost and node.sends_heartbeats)
+        lost = [node for node in known if node.last_seen_at < limit]
         for node in lost:
             node.lost = True
         return bool(lost)

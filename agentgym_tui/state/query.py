@@ -97,20 +97,22 @@ class Query(Generic[Row]):
         self.words: tuple[str, ...] = ()
         self.error: QueryError | None = None
         self.has_terms = self.has_rest = False
-        self._fields, self._splits = fields, splits
+        self._fields = fields
         self._matches: Matches[Row] | None = None
-        if self.text:
-            self._compile(text, word_test or (lambda word: lambda row: False), lookups or {})
-
-    def _compile(self, text: str, word_test: WordTest[Row], lookups: Mapping[str, Lookup]) -> None:
-        fields, now = self._fields.fields, datetime.now(UTC)
+        if not self.text:
+            return
         try:
             node = parse(text)
-            if self._splits:
+            if splits:
                 self.words, node = _split_words(node)
             self.has_rest = node != All()
             self._matches = compile_query(
-                node, fields, getter=self._getter, word_test=word_test, now=now, lookups=lookups
+                node,
+                fields.fields,
+                getter=self._getter,
+                word_test=word_test or (lambda word: lambda row: False),
+                now=datetime.now(UTC),
+                lookups=lookups or {},
             )
         except QueryError as exc:
             self.error = exc

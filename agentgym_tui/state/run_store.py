@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from msgspec.structs import replace
 
@@ -57,8 +57,6 @@ MAX_NOTICES: Final = 200
 RECENT_S: Final = 15.0  # a loss of messages counts as recent
 SHOWN_S: Final = 60.0  # an older notice would look like news
 Received: TypeAlias = SubscriptionItem | LiveRow  # ``LiveRow``: the joined content of live messages
-_HealthItem: TypeAlias = EnvHealth | ModelHealth | ModelMetrics | Host | Machine | Heartbeat
-_ItemT = TypeVar("_ItemT", TokenText, LazySpan, LazyTimestep)
 
 
 class FeedNotice(NamedTuple):
@@ -156,11 +154,7 @@ class RunStore:
         self.episode_registry = EpisodeRegistry(
             max_episodes=max_episodes, max_bytes=max_bytes, currency=lambda: self._profile_currency
         )
-        self.notices, self.nodes, self.batches = (
-            self.notice_list.notices,
-            self._nodes.nodes,
-            self.batch_registry.batches,
-        )
+        self.notices, self.nodes = self.notice_list.notices, self._nodes.nodes
         self.endpoints, self.failovers = self.endpoint_registry.endpoints, self.endpoint_registry.failovers
         self.envs, self.rewards = self.env_registry.envs, self.env_registry.rewards
         self.batches, self.episodes = self.batch_registry.batches, self.episode_registry.episodes
@@ -286,7 +280,7 @@ class RunStore:
         node = self._nodes.apply_health(bounded(health))
         self._on_boot(node.name, health.boot, sure=True)
         for item in health.items:
-            self._apply_health_item(item, node.name)
+            self._apply_item(item, node.name, health.boot)
         self._commit()
 
     def apply_profile(self, entries: Iterable[tuple[str, str, str | None]]) -> None:
@@ -297,7 +291,7 @@ class RunStore:
         """Update the state from index rows, the newest first."""
         for row in rows:
             self.episode_registry.apply_stored(row)
-        self.env_registry.apply_stored(rows)
+        self.env_registry.add_ended(rows)
         self.n_stored = (self.n_stored or 0) + len(rows)
         self.n_ended += 1  # also without rows: unreadable files may have been found
         self._commit()
@@ -351,8 +345,8 @@ class RunStore:
         for stopped in (node for node in self.nodes.values() if node.status == "stopped"):
             episodes.mark_interrupted(stopped.name, "")
         episodes.mark_lost({node.name for node in self.nodes.values() if node.lost})
+        self.env_registry.add_ended(episodes.ended)
         for episode in episodes.ended:
-            self.env_registry.apply_ended(episode)
             self.batch_registry.apply_episode_ended(episode)
         self.n_ended += len(episodes.ended)
         episodes.ended.clear()
@@ -386,44 +380,35 @@ class RunStore:
         changed = self._on_boot(node.name, batch.boot, sure=False) or changed
         boot = node.boot if node.boot == batch.boot else batch.boot
         for items in group_items(batch.items):
-            changed = self._apply_group(items, node.name, boot) or changed
+            if isinstance(items[0], EpisodeItemBase):
+                episode_items = cast("Sequence[EpisodeItem]", items)
+                is_valid = self.episode_registry.apply(episode_items, node.name, boot, self.endpoint_registry)
+                self.n_malformed += 0 if is_valid else len(items)
+            changed = self._apply_item(items[0], node.name, boot) or changed
         return changed or bool(row.raw)
-
-    def _apply_group(self, items: Sequence[LazyItem], node: str, boot: str) -> bool:
-        first = items[0]
-        if isinstance(first, EpisodeItemBase):
-            episode_items = cast("Sequence[EpisodeItem]", items)
-            is_valid = self.episode_registry.apply(episode_items, node, boot, self.endpoint_registry)
-            self.n_malformed += 0 if is_valid else len(items)
-        match first:
-            case TokenText() | LazySpan() | LazyTimestep():
-                pass  # by far the most frequent
-            case EpisodeStarted():
-                self.batch_registry.apply_episode_started(first, node)
-            case EpisodePaused() | EpisodeResumed():
-                if (episode := self.episodes.get(first.episode_id)) is not None:
-                    self._update_paused(episode.batch_id)
-            case BatchProgress():
-                self.batch_registry.apply_progress(first, boot, node)
-                if first.workers is not None:
-                    self.trends.add("workers", first.batch_id, first.workers.n)
-                batch = self.batches.get(first.batch_id)
-                if batch is not None and batch.status == "paused" and not first.paused:
-                    self._update_paused(first.batch_id)
-            case QueueChanged():
-                self.batch_registry.apply_queue(first, node)
-                self._n_queue_items += 1
-            case WorkerState():
-                return False  # progress items have the numbers of workers
-            case EnvHealth() | ModelHealth() | ModelMetrics() | Host() | Machine() | Heartbeat():
-                return self._apply_health_item(first, node)
-        return True
 
     def _update_paused(self, batch_id: str) -> None:
         self.batch_registry.update_paused(batch_id, self.episode_registry.running.values())
 
-    def _apply_health_item(self, item: _HealthItem, node: str) -> bool:
+    def _apply_item(self, item: LazyItem, node: str, boot: str) -> bool:
         match item:
+            case TokenText() | LazySpan() | LazyTimestep():
+                pass  # by far the most frequent
+            case EpisodeStarted():
+                self.batch_registry.apply_episode_started(item, node)
+            case EpisodePaused() | EpisodeResumed():
+                if (episode := self.episodes.get(item.episode_id)) is not None:
+                    self._update_paused(episode.batch_id)
+            case BatchProgress():
+                self.batch_registry.apply_progress(item, boot, node)
+                if item.workers is not None:
+                    self.trends.add("workers", item.batch_id, item.workers.n)
+                batch = self.batches.get(item.batch_id)
+                if batch is not None and batch.status == "paused" and not item.paused:
+                    self._update_paused(item.batch_id)
+            case QueueChanged():
+                self.batch_registry.apply_queue(item, node)
+                self._n_queue_items += 1
             case EnvHealth():
                 self.trends.add("env latency", item.env, item.latency_s)
                 return self.env_registry.apply_health(item)
@@ -438,8 +423,9 @@ class RunStore:
                 return self._nodes.apply_machine(item, node)
             case Heartbeat():
                 return self._nodes.apply_heartbeat(item, node)
-            case Host():
-                return False  # ``Machine`` has the same numbers and more
+            case WorkerState() | Host():
+                return False  # progress items have the numbers of workers, ``Machine`` those of the host
+        return True
 
     def _apply_durable(self, event: DurableEvent, message: BusMessage) -> None:
         match event:
@@ -485,16 +471,12 @@ def join_live(messages: Iterable[SubscriptionItem]) -> Iterator[Received]:
             row = cast("LiveRow", message.decoded)
             by_sender[message.subject, row.batch.node, row.batch.boot].append(row)
         for rows in by_sender.values():
-            yield _join(rows) if len(rows) > 1 else rows[0]
+            batch = replace(rows[-1].batch, items=[item for row in rows for item in row.batch.items])
+            yield LiveRow(batch=batch, raw=tuple(raw for row in rows for raw in row.raw))
 
 
 def _is_live(message: SubscriptionItem) -> bool:
     return isinstance(message, BusMessage) and isinstance(message.decoded, LiveRow)
-
-
-def _join(rows: Sequence[LiveRow]) -> LiveRow:
-    batch = replace(rows[-1].batch, items=[item for row in rows for item in row.batch.items])
-    return LiveRow(batch=batch, raw=tuple(raw for row in rows for raw in row.raw))
 
 
 def split_portions(messages: Iterable[Received]) -> Iterator[list[Received]]:
@@ -525,24 +507,16 @@ def group_items(items: Iterable[LazyItem]) -> Iterator[Sequence[LazyItem]]:
     Tokens, spans and timesteps of one episode between items of other kinds are one group, every other item is a group
     by itself. A token item that reports a failed endpoint is a group, too, which separates the tokens of all episodes.
     """
-    for kind, alike in groupby(items, type):
-        if kind is TokenText:
-            for failure, tokens in groupby(cast("Iterable[TokenText]", alike), attrgetter("failure")):
-                if failure is None:
-                    yield from _by_episode(tokens)
-                else:
-                    for item in tokens:
-                        yield [item]
-        elif kind is LazySpan:
-            yield from _by_episode(cast("Iterable[LazySpan]", alike))
-        elif kind is LazyTimestep:
-            yield from _by_episode(cast("Iterable[LazyTimestep]", alike))
-        else:
+    for kind, alike in groupby(items, _joined_kind):
+        if kind is None:
             yield from ([item] for item in alike)
+            continue
+        by_episode = defaultdict[str, list[LazyItem]](list)
+        for item in cast("Iterable[TokenText | LazySpan | LazyTimestep]", alike):
+            by_episode[item.episode_id].append(item)
+        yield from by_episode.values()
 
 
-def _by_episode(items: Iterable[_ItemT]) -> Iterable[list[_ItemT]]:
-    by_episode = defaultdict[str, list[_ItemT]](list)
-    for item in items:
-        by_episode[item.episode_id].append(item)
-    return by_episode.values()
+def _joined_kind(item: LazyItem) -> type | None:
+    is_joined = item.failure is None if isinstance(item, TokenText) else isinstance(item, LazySpan | LazyTimestep)
+    return type(item) if is_joined else None

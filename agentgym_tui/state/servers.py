@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from datetime import datetime, timedelta
@@ -76,7 +76,7 @@ class EnvironmentRegistry:
         self.envs: dict[str, EnvironmentState] = {}
         self.rewards: dict[str, deque[RewardPoint]] = {}
         self.version = 0
-        self._stale: set[str] = set()
+        self._new = defaultdict[str, list[RewardPoint]](list)
 
     def get(self, env: str) -> EnvironmentState | None:
         """Return an environment, created where needed; None for "" and where ``MAX_ENVS`` are known."""
@@ -110,31 +110,11 @@ class EnvironmentRegistry:
         self.version += (changed := env != before)
         return changed
 
-    def apply_ended(self, episode: Episode) -> None:
-        if self.get(episode.env) is None:
-            return
-        point, known = _reward_point(episode), self.rewards.get(episode.env)
-        if known and point.episode_id > known[-1].episode_id:
-            known.append(point)
-        else:
-            self._merge(episode.env, [point])
-        self._stale.add(episode.env)
-
-    def apply_stored(self, rows: Sequence[EpisodeRow]) -> None:
-        """Add the rewards of stored episodes, the newest first."""
-        newest: dict[str, list[RewardPoint]] = {}
-        for row in rows:
-            points = newest.setdefault(row.env, [])
-            if len(points) < N_POINTS:
-                points.append(_reward_point(row))
-        for env, points in newest.items():
-            if self.get(env) is not None:
-                self._merge(env, points)
-                self._stale.add(env)
-
-    def _merge(self, env: str, points: Iterable[RewardPoint]) -> None:
-        by_id = {point.episode_id: point for point in (*self.rewards.get(env, ()), *points)}
-        self.rewards[env] = deque((by_id[episode_id] for episode_id in sorted(by_id)), maxlen=N_POINTS)
+    def add_ended(self, episodes: Iterable[Episode | EpisodeRow]) -> None:
+        """Add the rewards of ended episodes, of stored ones the newest first; ``refresh`` sorts them in."""
+        for episode in episodes:
+            if self.get(episode.env) is not None and len(new := self._new[episode.env]) < N_POINTS:
+                new.append(_reward_point(episode))
 
     def refresh(self, running: Iterable[Episode]) -> None:
         """Recount the running episodes, and the successes where there are new rewards."""
@@ -144,10 +124,12 @@ class EnvironmentRegistry:
         for env in self.envs.values():
             self.version += env.n_running != n_running[env.name]
             env.n_running = n_running[env.name]
-        self.version += bool(self._stale)
-        for stale in self._stale & self.envs.keys():
-            count_successes(self.envs[stale], self.rewards[stale])
-        self._stale.clear()
+        self.version += bool(self._new)
+        for name, points in self._new.items():
+            by_id = {point.episode_id: point for point in (*self.rewards.get(name, ()), *points)}
+            self.rewards[name] = deque((by_id[episode_id] for episode_id in sorted(by_id)), maxlen=N_POINTS)
+            _count_successes(self.envs[name], self.rewards[name])
+        self._new.clear()
 
 
 def _reward_point(episode: Episode | EpisodeRow) -> RewardPoint:
@@ -167,7 +149,7 @@ def rated_points(points: Iterable[RewardPoint]) -> list[RewardPoint]:
     return _comparable([point for point in points if point.rated])
 
 
-def count_successes(env: EnvironmentState, points: Sequence[RewardPoint]) -> None:
+def _count_successes(env: EnvironmentState, points: Sequence[RewardPoint]) -> None:
     """Set the last reward and the success counts: of models, or of the newest baseline where no model has any."""
     env.last_reward = next((point.reward for point in reversed(points) if not point.error), None)
     env.unscored = any(point.unscored for point in points)

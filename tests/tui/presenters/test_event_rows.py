@@ -17,10 +17,9 @@ from agentgym_tui.presenters.events import (
 )
 from agentgym_tui.presenters.payload import FOLD_WIDTH, payload_rows, payload_text
 from agentgym_tui.sessions.event_reader import EventReader
-from agentgym_tui.state.event_log import EventLog, EventMessage, EventQuery, LogNotice
+from agentgym_tui.state.event_log import EventLog, EventMessage, EventQuery, LogNotice, SubjectTree
 from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.state.subject_tree import SubjectTree
 from runner.events.codec import encode
 from runner.events.durable import BatteryCompleted, DurableEvent
 from runner.events.live import LiveBatch, LiveItem

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym_tui.state.subject_tree import (
+from agentgym_tui.state.event_log import (
     AUTO_OPEN_MAX,
     MAX_OVERFLOW_GROUPS,
     MAX_SUBJECT_CHARS,
