@@ -14,10 +14,10 @@ from agentgym_tui.state.servers import RecentStep
 from runner.results.bottleneck import Bottleneck, find_bottleneck
 from runner.types import Phases
 
-METRICS_S: Final = 10.0  # of a server count; a node sends new ones every 2 s
-ANSWERED_S: Final = 5.0  # an endpoint counts as answering, whatever its health check has found
-WAIT_S: Final = 5.0  # what a step in progress waits for counts, too; most steps end earlier
-MIN_ANSWERS: Final = 2  # from which there is a rate
+METRICS_S: Final = 10.0  # for which the metrics of a server count; a node sends new ones every 2 s
+ANSWERED_S: Final = 5.0  # after an answer, an endpoint counts as answering, whatever its health check finds
+WAIT_S: Final = 5.0  # after which what a step in progress waits for counts, too; most steps end earlier
+MIN_ANSWERS: Final = 2  # for a rate
 MAX_REASONS: Final = 3
 LIMIT_REACHED: Final = 0.95  # used part of the requests per minute
 
@@ -49,9 +49,7 @@ def endpoint_use(store: RunStore, endpoint: str) -> EndpointUse:
         60.0 * len(answers) / seconds if len(answers) >= MIN_ANSWERS and seconds > 0.0 else None,
         _spread([step.model_s for step in answers]),
         _spread([step.ttft_s for step in answers if step.ttft_s is not None]),
-        Counter(reason for name, separator, reason in warnings if separator and name == endpoint).most_common(
-            MAX_REASONS
-        ),
+        Counter(reason for name, colon, reason in warnings if colon and name == endpoint).most_common(MAX_REASONS),
     )
 
 

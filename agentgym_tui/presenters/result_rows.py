@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from msgspec.structs import replace
+
 from agentgym_tui.presenters.cells import (
     Cell,
     Line,
@@ -33,9 +35,8 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.presenters.text_width import ENV_WIDTH, cut, environment_text, fit, wrap_text
-from agentgym_tui.state.episode_list import model_runs
+from agentgym_tui.state.episode_list import exact_terms, model_runs
 from agentgym_tui.state.query import FilteredList, search_text
-from agentgym_tui.state.result_list import result_key
 from runner.results.clusters import Cluster
 from runner.results.comparison import SIGNIFICANCE, Comparison, PairedTask
 from runner.results.summary import AgentGymMeans, Histogram, ResultRow, Selection
@@ -520,3 +521,54 @@ def cluster_lines(cluster: Cluster | None, width: int) -> list[Line]:
 
 def _counts(numbers: dict[str, int]) -> str:
     return ", ".join(f"{name} {n:,}" for name, n in numbers.items()) or UNKNOWN
+
+
+def result_key(row: ResultRow) -> str:
+    return repr((row.env, row.data_label, row.mode, row.agent, row.model, row.shape, row.limits, row.batch_id))
+
+
+def selection_of(row: ResultRow) -> Selection:
+    """The selection ignores the case of the environment; see ``same_env``."""
+    return Selection(
+        env=row.env,
+        agent=row.agent,
+        models=row.model,
+        has_model=row.model is not None,
+        data_label=row.data_label,
+        mode=row.mode,
+        shape=row.shape,
+        limits=row.limits,
+        batch=row.batch_id,
+    )
+
+
+def comparable_selections(row: ResultRow, baseline: ResultRow) -> tuple[Selection, Selection]:
+    """A batch is compared with the other batches of the same agent and model."""
+    selected, other = selection_of(row), selection_of(baseline)
+    if replace(selected, batch=None) == replace(other, batch=None):
+        if other.batch is None:
+            other = replace(other, excluded_batch=selected.batch)
+        elif selected.batch is None:
+            selected = replace(selected, excluded_batch=other.batch)
+    return selected, other
+
+
+def episodes_filter(rows: Sequence[ResultRow], **terms: object) -> str:
+    """Return the query that selects exactly the episodes of rows of one environment, with further exact ``terms``."""
+    first = rows[0]
+    batches = tuple(row.batch_id for row in rows if row.batch_id is not None)
+    named = {
+        "env": first.env,
+        "agent": tuple(dict.fromkeys(row.agent for row in rows)),
+        "models": tuple(dict.fromkeys(row.model or "" for row in rows)),
+        **terms,
+    }
+    if len(batches) == len(rows):
+        named["batch"] = batches
+    if first.mode != "strict":
+        named["mode"] = first.mode
+    if any(shapes := tuple(dict.fromkeys(row.shape for row in rows))):
+        named["shape"] = shapes
+    if any(limits := tuple(dict.fromkeys(row.limits for row in rows))):
+        named["limits"] = limits
+    return exact_terms(**named, **({"data": first.data_label} if first.data_label else {}))

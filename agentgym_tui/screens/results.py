@@ -13,6 +13,7 @@ from textual import events, on
 from agentgym_tui.presenters import result_rows
 from agentgym_tui.presenters.cells import COLUMN_GAP, Line, Tone
 from agentgym_tui.presenters.listing import ListingRows
+from agentgym_tui.presenters.result_rows import comparable_selections, episodes_filter, result_key, selection_of
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.screens.base import ScreenContext
@@ -23,7 +24,6 @@ from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.library import ResultLibrary
 from agentgym_tui.state.episode_list import exact_terms, select_rows
 from agentgym_tui.state.query import MAX_CHARS, FilteredList
-from agentgym_tui.state.result_list import comparable_selections, episodes_filter, result_key, selection_of
 from agentgym_tui.widgets.lists import LineList
 from agentgym_tui.widgets.table import Table
 from runner.errors import StoreError

@@ -263,14 +263,3 @@ def _describe(batch: BatchRun, item: EpisodeStarted | BatchState | WaitingBatch)
 
 def batch_currency(batches: Iterable[BatchRun], default: str) -> str:
     return next((batch.currency for batch in batches if batch.currency), default)
-
-
-def usage_with(batch: BatchRun, episodes: Sequence[Episode]) -> tuple[Tokens, float | None]:
-    """Return the tokens and the cost of a batch.
-
-    The node reports totals of the ended episodes; the known steps of running episodes are added.
-    """
-    counted = [each for each in episodes if each.running or batch.tokens is None]
-    costs = [cost for cost in (batch.cost, *(each.cost for each in counted)) if cost is not None]
-    tokens = sum((each.tokens for each in counted), batch.tokens or Tokens())
-    return tokens, sum(costs) if costs else None

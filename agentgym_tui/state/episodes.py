@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import takewhile
+from itertools import groupby, takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
@@ -70,11 +70,8 @@ class SequenceTracker(msgspec.Struct):
     n_lost: int = 0  # missing items that are not in ``awaited``
     max_awaited: int = MAX_AWAITED_PER_EPISODE
 
-    def accept_new(self, seqs: Sequence[int]) -> Sequence[int]:
-        """Return the positions of the numbers that arrived for the first time."""
-        return [position for position, seq in enumerate(seqs) if self._accept(seq)]
-
-    def _accept(self, seq: int) -> bool:
+    def accept(self, seq: int) -> bool:
+        """Return whether a number has arrived for the first time."""
         if seq == self.next_seq:
             self.next_seq += 1
             return True
@@ -306,11 +303,8 @@ def _apply_items(
         for field in _HEADER_FIELDS:
             setattr(episode, field, getattr(first, field))
         episode.currency = first.currency or episode.currency
-    positions = tracker.accept_new([item.seq for item in items])
-    if not positions:
+    if not (items := [item for item in items if tracker.accept(item.seq)]):
         return
-    if len(positions) < len(items):
-        items = [items[position] for position in positions]
     if not tracker.has_file and (tracker.awaited or tracker.n_lost or episode.n_missing):
         episode.n_missing = tracker.n_missing
     match first:
@@ -385,20 +379,18 @@ def answer_parts(items: Sequence[TokenText]) -> Iterator[Sequence[TokenText]]:
     answers are left out, because the newest answer replaces them.
     """
     newest = max([item.step for item in items])
-    texts: list[TokenText] = []
-    for item in items:
-        is_text = item.endpoint is None and item.failure is None and not item.restart and bool(item.text or item.tool)
-        if is_text and item.step < newest:
-            continue
-        if texts and not (is_text and item.part == texts[0].part and item.call == texts[0].call):
-            yield texts
-            texts = []
-        if is_text:
-            texts.append(item)
+    current = (item for item in items if item.step == newest or _part_of(item) is None)
+    for part, alike in groupby(current, _part_of):
+        if part is None:
+            yield from ([item] for item in alike)
         else:
-            yield [item]
-    if texts:
-        yield texts
+            yield [*alike]
+
+
+def _part_of(item: TokenText) -> tuple[str, int] | None:
+    """Return the part of the answer to which an item only adds text."""
+    is_text = item.endpoint is None and item.failure is None and not item.restart and bool(item.text or item.tool)
+    return (item.part, item.call) if is_text else None
 
 
 def update_answer(before: StreamingAnswer | None, items: Sequence[TokenText]) -> StreamingAnswer:

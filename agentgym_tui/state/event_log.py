@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from itertools import islice
@@ -32,7 +32,7 @@ MAX_BYTES: Final = 16 << 20
 MAX_PAYLOAD_BYTES: Final = 1 << 20  # of which are kept per message
 MAX_OFFERED: Final = 1_000  # entries whose values are offered for completion
 MAX_STREAMS: Final = 1_000
-# up to which a stream counts as read to its end; streams are merged within it
+# age of a message up to which its stream counts as read to its end; streams are merged within it
 MAX_LIVE_AGE: Final = timedelta(seconds=2)
 LIVE_SUBJECT: Final = re.compile(r"agentgym\.live\.[a-z]+\.v1\.([^.]+)")
 MAX_HEADER_BYTES: Final = 64 << 10  # of which are kept per message
@@ -66,7 +66,7 @@ HistoryStart: TypeAlias = Literal["now", "all"] | datetime | int
 Payload = TypeVar("Payload")
 SubjectOrder: TypeAlias = Literal["subject", "count", "rate"]  # sorts the rows of a branch
 MAX_SUBJECTS: Final = 6_000  # with a count of their own
-MAX_OVERFLOW_GROUPS: Final = 200  # of all further subjects with the same first word
+MAX_OVERFLOW_GROUPS: Final = 200  # in which further subjects with the same first word are counted
 MAX_SUBJECT_CHARS: Final = 256  # by which subjects are distinguished
 MAX_DEPTH: Final = 16
 AUTO_OPEN_MAX: Final = 16  # children of a branch that is open before the user toggles it
@@ -126,10 +126,8 @@ def parse_patterns(text: str) -> tuple[str, ...] | None:
 
 
 def valid_patterns(patterns: list[str] | tuple[str, ...]) -> tuple[str, ...] | None:
-    is_valid = len(patterns) <= MAX_PATTERNS and all(
-        len(p) <= MAX_PATTERN_CHARS and PATTERN.fullmatch(p) for p in patterns
-    )
-    return tuple(patterns) if is_valid else None
+    are_valid = all(len(each) <= MAX_PATTERN_CHARS and PATTERN.fullmatch(each) for each in patterns)
+    return tuple(patterns) if are_valid and len(patterns) <= MAX_PATTERNS else None
 
 
 def parse_age(text: str) -> timedelta | None:
@@ -185,10 +183,8 @@ class Words:
 
 def json_columns(payload_of: Callable[[Payload], bytes]) -> list[tuple[str, Kind, str, GetValue[Payload]]]:
     """Return the columns of the fields in the payloads of rows, for ``FieldSet``."""
-    return [
-        (name, kind, about, partial(_payload_values, payload_of, json_name))
-        for name, kind, about, json_name in _COLUMNS
-    ]
+    read = partial(partial, _payload_values, payload_of)
+    return [(name, kind, about, read(json_name)) for name, kind, about, json_name in _COLUMNS]
 
 
 def _payload_values(payload_of: Callable[[Payload], bytes], name: str, row: Payload) -> Value | tuple[Value, ...]:
@@ -254,6 +250,7 @@ EVENT_FIELDS: Final[FieldSet[LogEntry]] = FieldSet(  # also of the items of live
 
 
 class _SubjectCount(msgspec.Struct):
+    subject: str = ""  # of a count of its own: one object for all of its messages
     n: int = 0
     n_live: int = 0
     rate: float = 0.0
@@ -293,7 +290,6 @@ class SubjectTree:
     def __init__(self) -> None:
         self.rate = 0.0
         self._counts: dict[str, _SubjectCount] = {}
-        self._interned: dict[str, str] = {}
         self._overflow: dict[str, _SubjectCount] = {}
         self._others = _SubjectCount()
         self._toggled: set[str] = set()
@@ -309,11 +305,11 @@ class SubjectTree:
 
     def add(self, subject: str, *, is_live: bool = True) -> str:
         """Count a message, in the rates only a live one; return its subject as an object that they all share."""
-        if (count := self._counts.get(subject)) is None:
-            subject, count = self._new(subject)
+        subject = subject[:MAX_SUBJECT_CHARS]
+        count = self._counts.get(subject) or self._new(subject)
         count.n += 1
         count.n_live += is_live
-        return self._interned.get(subject, subject)
+        return count.subject or subject
 
     def reset_counts(self) -> None:
         for count in self._all_counts():
@@ -337,22 +333,26 @@ class SubjectTree:
 
     def rows(self, by: SubjectOrder = "subject", *, descending: bool = False) -> list[SubjectRow]:
         """Return the shown rows; those below the same row are sorted."""
-        return list(_rows(self._tree(), _child_order(by, descending), self._toggled))
+        return list(self._rows(self._tree(), partial(_sorted_words, by, descending)))
 
-    def _new(self, subject: str) -> tuple[str, _SubjectCount]:
-        subject = subject[:MAX_SUBJECT_CHARS]
-        if (count := self._counts.get(subject)) is not None:
-            return subject, count
-        if len(self._counts) >= MAX_SUBJECTS:
-            return subject, self._overflow_count(subject)
-        self._interned[subject] = subject
-        return subject, self._counts.setdefault(subject, _SubjectCount())
+    def _rows(
+        self, node: _Node, sorted_words: Callable[[_Node], list[str]], above: str = "", depth: int = 0
+    ) -> Iterator[SubjectRow]:
+        for word in sorted_words(node):
+            child, path = node.children[word], f"{above}.{word}" if depth else word
+            n_children, is_truncated = len(child.children), child.is_truncated
+            is_open = (n_children <= AUTO_OPEN_MAX) != (path in self._toggled)
+            numbers = (child.n, child.rate, n_children)
+            yield SubjectRow(path, word, depth, *numbers, is_open, child.is_subject, is_truncated)
+            if is_open:
+                yield from self._rows(child, sorted_words, path, depth + 1)
 
-    def _overflow_count(self, subject: str) -> _SubjectCount:
+    def _new(self, subject: str) -> _SubjectCount:
+        if len(self._counts) < MAX_SUBJECTS:
+            return self._counts.setdefault(subject, _SubjectCount(subject))
         first = subject.partition(".")[0]
-        if first not in self._overflow and len(self._overflow) >= MAX_OVERFLOW_GROUPS:
-            return self._others
-        return self._overflow.setdefault(first, _SubjectCount())
+        is_full = first not in self._overflow and len(self._overflow) >= MAX_OVERFLOW_GROUPS
+        return self._others if is_full else self._overflow.setdefault(first, _SubjectCount())
 
     def _all_counts(self) -> Iterator[_SubjectCount]:
         yield from self._counts.values()
@@ -376,26 +376,12 @@ class SubjectTree:
         return root
 
 
-_ChildOrder: TypeAlias = Callable[[_Node], list[str]]
-
-
-def _child_order(by: SubjectOrder, descending: bool) -> _ChildOrder:
-    """Return a function that sorts the words below a tree node; words with equal values stay in alphabetical order."""
+def _sorted_words(by: SubjectOrder, descending: bool, node: _Node) -> list[str]:
+    """Words with equal values stay in alphabetical order."""
     if by == "subject":
-        return lambda node: sorted(node.children, reverse=descending)
+        return sorted(node.children, reverse=descending)
     value = attrgetter("n" if by == "count" else "rate")
-    return lambda node: sorted(sorted(node.children), key=lambda word: value(node.children[word]), reverse=descending)
-
-
-def _rows(node: _Node, order: _ChildOrder, toggled: Set[str], above: str = "", depth: int = 0) -> Iterator[SubjectRow]:
-    for word in order(node):
-        child, path = node.children[word], f"{above}.{word}" if depth else word
-        is_open = (len(child.children) <= AUTO_OPEN_MAX) != (path in toggled)
-        yield SubjectRow(
-            path, word, depth, child.n, child.rate, len(child.children), is_open, child.is_subject, child.is_truncated
-        )
-        if is_open:
-            yield from _rows(child, order, toggled, path, depth + 1)
+    return sorted(sorted(node.children), key=lambda word: value(node.children[word]), reverse=descending)
 
 
 class EventLog(Searchable[LogEntry]):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from msgspec.structs import replace
 
-from agentgym_tui.state.batches import ENDED, BatchRegistry, BatchRun, BatchTotals, usage_with
+from agentgym_tui.state.batches import ENDED, BatchRegistry, BatchRun, BatchTotals
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episodes import EpisodeItem, EpisodeRegistry
 from agentgym_tui.state.nodes import SERVER_TRENDS, BusLink, NodeInfo, NodeRegistry, ProfileDifference, Trends
@@ -39,7 +39,7 @@ from runner.events.live import (
     TokenText,
 )
 from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
-from runner.types import BatchProgress, EpisodePaused, EpisodeResumed, WorkerState
+from runner.types import BatchProgress, EpisodePaused, EpisodeResumed, Tokens, WorkerState
 from runner.types.episode_events import EpisodeItemBase
 from runner.types.machine import Machine
 
@@ -47,14 +47,13 @@ if TYPE_CHECKING:
     from agentgym_tui.state.episode_list import ReadProgress
     from runner.events.control import BatchState, NodeHealth, NodeList
     from runner.store.index_schema import EpisodeRow
-    from runner.types import Tokens
 
 MAX_EPISODES: Final = 400
 MAX_EPISODE_BYTES: Final = 24 << 20  # approximate
 LOST_AFTER_S: Final = 5.0  # silence after which a node counts as lost
 PORTION_ITEMS: Final = 500  # live items after which a portion ends; any other message counts as one
 MAX_NOTICES: Final = 200
-RECENT_S: Final = 15.0  # a loss of messages counts as recent
+RECENT_S: Final = 15.0  # for which a loss of messages counts as recent
 SHOWN_S: Final = 60.0  # an older notice would look like news
 Received: TypeAlias = SubscriptionItem | LiveRow  # ``LiveRow``: the joined content of live messages
 
@@ -198,7 +197,10 @@ class RunStore:
         return self.episode_registry.of_batch(batch_id, self.version)
 
     def usage_of(self, batch: BatchRun) -> tuple[Tokens, float | None]:
-        return usage_with(batch, self.episodes_of(batch.batch_id))
+        """Add the known steps of running episodes to the node's totals of ended ones; None: no cost is known."""
+        counted = [each for each in self.episodes_of(batch.batch_id) if each.running or batch.tokens is None]
+        costs = [cost for cost in (batch.cost, *(each.cost for each in counted)) if cost is not None]
+        return sum((each.tokens for each in counted), batch.tokens or Tokens()), sum(costs) if costs else None
 
     def run(self, run_id: str) -> list[BatchRun]:
         """Return the batches of a battery, or the batch with this id."""

@@ -12,13 +12,15 @@ from agentgym_tui.presenters.result_rows import (
     attempt_cells,
     cluster_heading,
     cluster_lines,
+    comparable_selections,
     comparison_lines,
+    episodes_filter,
     estimate_lines,
     histogram_lines,
     result_detail,
+    result_key,
     sparkline,
 )
-from agentgym_tui.state.result_list import comparable_selections, episodes_filter, result_key
 from runner.results.clusters import Cluster
 from runner.results.comparison import compare
 from runner.results.summary import Histogram, summarize_results
