@@ -40,7 +40,7 @@ class EndpointUse(NamedTuple):
 
 
 def endpoint_use(store: RunStore, endpoint: str) -> EndpointUse:
-    steps, seconds = store.endpoint_registry.recent_steps.newest()
+    steps, seconds = store.endpoint_registry.newest_steps()
     answers = [step for step in steps if step.endpoint == endpoint]
     requests = (episode.streaming for episode in store.running_episodes())
     warnings = (warning.partition(": ") for step in steps for warning in step.warnings)
@@ -65,7 +65,7 @@ def present_bottleneck(store: RunStore) -> Bottleneck:
     batch = store.batch_registry.active()
     if batch is None or batch.status != "running" or store.is_lost(batch):
         return Bottleneck("none")
-    steps = store.endpoint_registry.recent_steps.of_batch(batch.batch_id)
+    steps = store.endpoint_registry.steps_of(batch.batch_id)
     if batch.model is None:
         return find_bottleneck(steps)
     now, endpoints = store.now(), store.endpoints

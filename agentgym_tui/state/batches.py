@@ -115,10 +115,7 @@ class BatchRegistry:
             batch.started_at = min(filter(None, (batch.started_at, item.at)))
 
     def apply_progress(self, item: BatchProgress, boot: str, node: str) -> None:
-        """Update a batch, unless the item is older than the last one or the end of the batch.
-
-        ``item.seq`` orders the items of the process ``boot``.
-        """
+        """Ignore an item that is older than the last one of the process ``boot``, or than the end of the batch."""
         if (batch := self._get(item.batch_id)) is None or batch.has_end_event or batch.status in _FINISHED:
             return
         known_boot, seq = self._latest_progress.get(item.batch_id, ("", -1))
@@ -184,9 +181,8 @@ class BatchRegistry:
         """Add batches, the newest first, before those that are known; these stay as they are."""
         known = dict(self.batches)
         self.apply_list(state for state in states if state.batch_id not in known)
-        for batch_id in known:
-            if batch_id in self.batches:
-                self.batches[batch_id] = self.batches.pop(batch_id)
+        for batch_id in filter(self.batches.__contains__, known):
+            self.batches[batch_id] = self.batches.pop(batch_id)
 
     def apply_queue(self, item: QueueChanged, node: str) -> None:
         """Add the batches that wait, and set their positions; a batch that has started or ended stays."""

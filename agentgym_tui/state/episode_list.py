@@ -209,8 +209,7 @@ class EpisodeList(FilteredList[ListEntry]):
             return False
         self.tags = tags
         self._search_texts.clear()
-        self._refresh_query()
-        self.show_matches()
+        self.search_again()
         return True
 
     def update_live(self, episodes: Iterable[Episode]) -> bool:
@@ -264,12 +263,9 @@ class EpisodeList(FilteredList[ListEntry]):
 
     def select_shown(self) -> None:
         """Select all shown stored episodes; if all are selected, deselect them."""
-        shown = self._shown_keys()
-        if all(key in self.selected for key in shown):
-            for key in shown:
-                del self.selected[key]
-        else:
-            self.selected |= dict.fromkeys(shown)
+        shown = dict.fromkeys(self._shown_keys())
+        others = {key: None for key in self.selected if key not in shown}
+        self.selected = others if shown.keys() <= self.selected.keys() else self.selected | shown
 
     @property
     def n_selected_hidden(self) -> int:
@@ -289,10 +285,7 @@ class EpisodeList(FilteredList[ListEntry]):
         return next((file for file in self._unreadable if entry_key(file) == key), None)
 
     def neighbor(self, key: str, by: int) -> str | None:
-        """Return the key of the entry ``by`` rows below another one; None past the ends, and for a log.
-
-        From an entry that is not shown, the first row is next.
-        """
+        """Return the key ``by`` rows below one (below a hidden one, the first); None past the ends, and for a log."""
         place = self.place_of(key)
         at = 0 if place is None else place + by
         found = self.shown[at] if 0 <= at < len(self.shown) else None

@@ -91,12 +91,10 @@ class SequenceTracker(msgspec.Struct):
 
 
 class EpisodeRegistry:
-    """The newest episodes, limited in number and in memory; ended ones are evicted before running ones.
+    """The newest episodes by id, the newest last, limited in number and in memory; ended ones are evicted first.
 
-    Attributes:
-        episodes: by id, the newest last.
-        ended: those that have ended since the caller last cleared this list.
-        first_currency: currency of the first episode that names one; "" until then.
+    ``ended`` are those that have ended since the caller last cleared this list; ``first_currency`` is that of the first
+    episode that names one.
     """
 
     def __init__(self, *, max_episodes: int, max_bytes: int, currency: Callable[[], str] = str) -> None:
@@ -259,11 +257,7 @@ class EpisodeRegistry:
         self.ended.append(episode)
 
     def _free_memory(self, n_bytes: int) -> None:
-        """Free memory until a share of the limit is free.
-
-        First evict ended episodes except the newest episode, then drop the content of the others, then evict these, the
-        oldest first.
-        """
+        """First evict ended episodes except the newest, then drop the content of the others, then evict these."""
         target = int(self._max_bytes * (1 - FREED_SHARE))
         *older, newest = self.episodes.values()
         ended, kept = [each for each in older if not each.running], [*filter(attrgetter("running"), older), newest]
@@ -373,11 +367,7 @@ def _apply_tokens(episode: Episode, items: Sequence[TokenText], endpoints: Endpo
 
 
 def answer_parts(items: Sequence[TokenText]) -> Iterator[Sequence[TokenText]]:
-    """Split items of one episode into sequences that ``update_answer`` can apply.
-
-    Successive texts of the same part of the newest answer are one sequence, each other item is one. Texts of earlier
-    answers are left out, because the newest answer replaces them.
-    """
+    """Make groups of items that ``update_answer`` can apply, without texts of answers that the newest one replaces."""
     newest = max([item.step for item in items])
     current = (item for item in items if item.step == newest or _part_of(item) is None)
     for part, alike in groupby(current, _part_of):
@@ -394,10 +384,7 @@ def _part_of(item: TokenText) -> tuple[str, int] | None:
 
 
 def update_answer(before: StreamingAnswer | None, items: Sequence[TokenText]) -> StreamingAnswer:
-    """Return the answer after an item, or after texts of one part: a new one, or ``before`` in place.
-
-    Items of a later step start a new answer; items of an earlier step are ignored.
-    """
+    """A later step starts a new answer, else ``before`` grows in place; ``items`` are one, or texts of one part."""
     first = items[0]
     if before is not None and before.step > first.step:
         return before

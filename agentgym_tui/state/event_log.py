@@ -160,11 +160,7 @@ def parse_start(text: str, now: datetime) -> HistoryStart | None:
 
 
 class Words:
-    """Words that a text must contain, in any order.
-
-    ASCII letters match in upper and lower case, other letters as entered or in lower case: ``needles`` has these forms
-    of each word.
-    """
+    """Words that a text must contain: ASCII letters in any case, others as entered or in lower case."""
 
     def __init__(self, words: Iterable[str] = ()) -> None:
         self.needles = tuple(
@@ -388,8 +384,7 @@ class EventLog(Searchable[LogEntry]):
     """The newest messages and notices; words are found in subject, headers, payload, and a notice's text.
 
     Attributes:
-        shown: entries that match ``query``, the oldest first.
-        subjects: message counts per subject; evicted messages stay counted.
+        subjects: evicted messages stay counted.
         n_matched: entries added to ``shown`` since the last ``reset`` or ``search``.
         n_gap: messages that were deleted from their stream before this program read them.
         n_skipped: messages dropped unread because they arrived too fast and no stream stores them.

@@ -216,16 +216,12 @@ class NodeRegistry:
         node.lost, node.last_seen_at = True, -math.inf
         return True
 
-    def on_disconnect(self) -> None:
-        """A broken connection may be why nodes that were lost recently have been silent."""
+    def on_link(self, *, is_up: bool) -> None:
+        """Restart the measurement of silence; a broken link may be why nodes that were lost recently were silent."""
         limit = self.now() - 2 * self._lost_after_s
         for node in self.nodes.values():
-            node.lost = node.lost and node.last_seen_at < limit
-
-    def on_reconnect(self) -> None:
-        for node in self.nodes.values():
-            if not node.lost:
-                node.last_seen_at = self.now()
+            node.lost = node.lost and (is_up or node.last_seen_at < limit)
+            node.last_seen_at = self.now() if is_up and not node.lost else node.last_seen_at
 
     def tick(self) -> bool:
         """Mark nodes as lost that were silent for too long; return whether any was."""

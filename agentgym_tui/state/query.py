@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache, partial
+from itertools import islice
+from operator import itemgetter
 from typing import Annotated, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -73,15 +75,9 @@ def _all(value: Value | tuple[Value, ...]) -> tuple[Value, ...]:
 class Query(Generic[Row]):
     """A parsed filter; an empty one, and one with an error, match every row.
 
-    Args:
-        word_test: without it, no row has words.
-        lookups: by name of a field, what finds the ids of its rows.
-        splits: whether the caller searches the ``words`` that every row must contain, and ``matches`` only tests the
-            rest, if it ``has_rest``.
-
-    Attributes:
-        error: why the query cannot be used, and where in the text.
-        has_terms: whether the query names a field.
+    Without ``word_test``, no row has words; ``lookups`` find the ids of rows by name of a field. If it ``splits``, the
+    caller searches the ``words`` that every row must contain, and ``matches`` only tests the rest, if it ``has_rest``.
+    It ``has_terms`` if it names a field.
     """
 
     def __init__(
@@ -237,15 +233,11 @@ def _complete_name(text: str, start: int, part: str, fields: Mapping[str, Field]
 
 def _complete_value(text: str, start: int, field: Field, values: Iterable[str]) -> Completion:
     typed = text[start:]
-    in_quotes = typed.startswith('"')
     wanted = typed.lstrip('"').casefold()
-    options: list[str] = []
-    for value in values:
-        if len(options) >= MAX_OPTIONS:
-            break
-        if value.casefold().startswith(wanted) and len(value) <= MAX_VALUE_CHARS and not has_unsafe_chars(value):
-            option = quoted(value)
-            options.append(f'"{option}"' if in_quotes and not option.startswith('"') else option)
+    found = (value for value in values if value.casefold().startswith(wanted) and len(value) <= MAX_VALUE_CHARS)
+    options = [quoted(value) for value in islice((each for each in found if not has_unsafe_chars(each)), MAX_OPTIONS)]
+    if typed.startswith('"'):
+        options = [option if option.startswith('"') else f'"{option}"' for option in options]
     is_complete = len(options) == 1 and options[0].casefold() == typed.casefold()
     best = text[:start] + options[0] if options and not is_complete else ""
     return Completion(start, tuple(options), best, field)
@@ -287,12 +279,9 @@ def _rank_of(get: GetValue[Row], row: Row) -> Rank | None:
 
 def sort_by_rank(items: Iterable[Item], rank: Callable[[Item], Rank | None], *, descending: bool) -> list[Item]:
     """Items whose sort key is None come last; those with equal keys keep their order."""
-    all_items = list(items)
-    ranks = list(map(rank, all_items))
-    places = [place for place, key in enumerate(ranks) if key is not None]
-    places.sort(key=ranks.__getitem__, reverse=descending)  # type: ignore[arg-type]  # none of these is None
-    places += (place for place, key in enumerate(ranks) if key is None)
-    return [all_items[place] for place in places]
+    ranked = [(rank(item), item) for item in items]
+    known = sorted((each for each in ranked if each[0] is not None), key=itemgetter(0), reverse=descending)
+    return [item for _, item in known] + [item for key, item in ranked if key is None]
 
 
 class FilteredList(Searchable[Row], Generic[Row]):

@@ -65,10 +65,9 @@ class FeedNotice(NamedTuple):
 
 
 class NoticeList:
-    """The newest notices about the subscription itself, the newest last.
+    """The newest notices about the subscription itself, the newest last; one text repeated is one notice.
 
-    A notice with the same text as the previous one replaces it; the numbers of lost messages are added. ``n_lost`` also
-    counts the messages of notices that are no longer kept.
+    ``n_lost`` also counts the lost messages of notices that are no longer kept.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -112,14 +111,11 @@ class RunStore:
     """State built from bus messages, replies of nodes and stored episodes.
 
     Widgets only read the store; the session and the app change it. Each change adds 1 to ``version`` and calls
-    ``on_change`` once. ``env_registry.version``, ``n_ended`` and ``Episode.version`` are the versions of parts: a
-    widget draws its part again when the version of the part has changed.
+    ``on_change`` once. ``env_registry.version``, ``n_ended`` (also of stored episodes) and ``Episode.version`` are the
+    versions of parts, which a widget draws again when it has changed.
 
     Attributes:
-        rewards: the newest reward points of each environment, from the oldest to the newest.
         n_malformed: messages and live items that could not be decoded or have no valid episode id.
-        n_ended: grows when an episode ends or is stored; a screen then reads its list again.
-        read_progress: None while no files are being read.
         n_stored: index rows received; None before the first.
         n_unlisted: batches with stored episodes that ``batches`` lacks.
         tags: by id of the episode; untrusted text. Each change replaces the mapping.
@@ -177,11 +173,7 @@ class RunStore:
         return self.all_nodes_lost if node is None else node.lost
 
     def node_status(self, node: NodeInfo) -> str:
-        """Return ``running`` while the node's episodes run, even if its status event is late or missed.
-
-        Live items and status events are not ordered against each other. While a node starts: how many episodes it has
-        read.
-        """
+        """``running`` while its episodes run, as its status event may be late; of a starting node, what it has read."""
         is_playing = node.status in ("starting", "idle") and any(
             each.is_active and each.node == node.name for each in self.episode_registry.running.values()
         )
@@ -320,10 +312,8 @@ class RunStore:
         if link == self.link:
             return
         was_up, self.link = self._bus_is_up, link
-        if was_up and not self._bus_is_up:
-            self._nodes.on_disconnect()
-        elif self._bus_is_up and not was_up:
-            self._nodes.on_reconnect()
+        if was_up != self._bus_is_up:
+            self._nodes.on_link(is_up=self._bus_is_up)
         self._commit()
 
     def mark_node_lost(self, node: str) -> None:
@@ -504,10 +494,9 @@ def _split_row(row: LiveRow) -> Iterator[LiveRow]:
 
 
 def group_items(items: Iterable[LazyItem]) -> Iterator[Sequence[LazyItem]]:
-    """Yield groups of items; the items of each episode keep their order.
+    """Yield tokens, spans and timesteps of one episode between other items as a group, every other item as one.
 
-    Tokens, spans and timesteps of one episode between items of other kinds are one group, every other item is a group
-    by itself. A token item that reports a failed endpoint is a group, too, which separates the tokens of all episodes.
+    The items of each episode keep their order. A token item that reports a failed endpoint separates those of all.
     """
     for kind, alike in groupby(items, _joined_kind):
         if kind is None:

@@ -198,42 +198,15 @@ class Failover(NamedTuple):
 
 
 class RecentStep(msgspec.Struct, frozen=True, gc=False):
-    """What counts of a step: when it was received, by the console's clock, its times, and who answered."""
+    """What counts of a step, of all batches."""
 
-    seen_s: float
+    seen_s: float  # by the console's monotonic clock
     batch_id: str
     phases: Phases | None
     endpoint: str | None
     warnings: Sequence[str]
     model_s: float
     ttft_s: float | None
-
-
-class RecentSteps:
-    """The newest steps of all batches."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._steps: deque[RecentStep] = deque(maxlen=MAX_STEPS)
-
-    def add(self, steps: Iterable[StepState], batch_id: str) -> None:
-        now = self._now()
-        self._steps.extend(
-            RecentStep(now, batch_id, each.phases, each.endpoint, each.warnings, each.model_s, each.ttft_s)
-            for each in steps
-        )
-
-    def newest(self) -> tuple[list[RecentStep], float]:
-        """Return the steps of the last ``WINDOW_S``, the newest last, and the seconds that they cover."""
-        now = self._now()
-        is_cut = len(self._steps) == MAX_STEPS and self._steps[0].seen_s > now - WINDOW_S
-        steps = [step for step in self._steps if step.seen_s >= now - WINDOW_S]
-        return steps, now - self._steps[0].seen_s if is_cut else WINDOW_S
-
-    def of_batch(self, batch_id: str) -> list[RecentStep]:
-        steps = [step for step in self._steps if step.batch_id == batch_id]
-        newest = sum(step.seen_s >= self._now() - WINDOW_S for step in steps)
-        return steps[-max(newest, MIN_STEPS) :]
 
 
 class EndpointRegistry:
@@ -246,7 +219,7 @@ class EndpointRegistry:
         self.endpoints: dict[str, EndpointState] = {}
         self.failovers: deque[Failover] = deque(maxlen=MAX_FAILOVERS)
         self.n_failovers = 0
-        self.recent_steps = RecentSteps(now)
+        self._recent_steps: deque[RecentStep] = deque(maxlen=MAX_STEPS)
         self._now = now
         self._reported_at: dict[tuple[tuple[str, ...], str], datetime] = {}
 
@@ -293,8 +266,10 @@ class EndpointRegistry:
 
     def apply_steps(self, steps: Sequence[StepState], episode: Episode, at: datetime) -> None:
         """Update endpoints and failovers from new steps, the last of which ended ``at``."""
-        self.recent_steps.add(steps, episode.batch_id)
         for step in steps:
+            phases, times = step.phases, (step.model_s, step.ttft_s)
+            recent = RecentStep(self._now(), episode.batch_id, phases, step.endpoint, step.warnings, *times)
+            self._recent_steps.append(recent)
             if step.endpoint is None or not (step.warnings or step is steps[-1]):
                 continue  # the newest step names the same endpoint
             self.mark_answered(step.endpoint)
@@ -302,6 +277,17 @@ class EndpointRegistry:
                 self._record_failover(episode.env, step.warnings, step.endpoint, at)
             elif self.failovers and self.failovers[-1].failed:
                 self._add_failover(Failover(episode.env, (), "", step.endpoint, at))
+
+    def newest_steps(self) -> tuple[list[RecentStep], float]:
+        """Return the steps of the last ``WINDOW_S``, the newest last, and the seconds that they cover."""
+        now, steps = self._now(), self._recent_steps
+        is_cut = len(steps) == MAX_STEPS and steps[0].seen_s > now - WINDOW_S
+        return [step for step in steps if step.seen_s >= now - WINDOW_S], now - steps[0].seen_s if is_cut else WINDOW_S
+
+    def steps_of(self, batch_id: str) -> list[RecentStep]:
+        steps = [step for step in self._recent_steps if step.batch_id == batch_id]
+        newest = sum(step.seen_s >= self._now() - WINDOW_S for step in steps)
+        return steps[-max(newest, MIN_STEPS) :]
 
     def mark_answered(self, endpoint: str) -> None:
         if (known := self._get(endpoint)) is not None:

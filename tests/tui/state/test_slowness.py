@@ -124,7 +124,7 @@ def test_steps_of_another_batch_do_not_count(store: RunStore) -> None:
     other = started(1, batch_id="01J0000000AAAAAAAAAAA00009", model="small")
     step = timestep(1, 0, phases=Phases(env=9.0), at=START + timedelta(seconds=9), episode_id=episode_id(1))
     store.apply_events([live(other, step)])
-    assert [each.batch_id for each in store.endpoint_registry.recent_steps.of_batch(other.batch_id)]
+    assert [each.batch_id for each in store.endpoint_registry.steps_of(other.batch_id)]
     play(store, Phases(own=9.0))
     batch = store.batch_registry.active()
     assert batch is not None
