@@ -37,12 +37,11 @@ if TYPE_CHECKING:
     from runner.types import TimeStep
 
 Messages: TypeAlias = list[dict[str, Any]]
-# ``success``, ``failure``, ``truncated``, ``timeout``, ``cancelled``, ``error``, ``interrupted``, or
-# ``UNKNOWN_OUTCOME``
+# ``success``, ``failure``, ``truncated``, ``timeout``, ``cancelled``, ``error``, ``interrupted``, ``UNKNOWN_OUTCOME``
 Outcome: TypeAlias = str
 EPISODE_BYTES: Final = 1_000
 _STEP_BYTES: Final = 1_000
-_PART_BYTES: Final = 250  # approximate memory of an episode, of a step, and of a span or tool call, without texts
+_PART_BYTES: Final = 250  # of a span or tool call, as above approximate memory without texts
 _NO_JSON: Final = (b"null", b"[]", b"")
 _STEP_FIELDS: Final = (  # that a step has as they were received
     *("index", "actor", "valid", "reward", "done", "model_s", "env_s", "ttft_s", "tokens_per_s", "tokens", "cost"),
@@ -151,7 +150,7 @@ class StreamingAnswer(msgspec.Struct, kw_only=True, gc=False):
     n_tokens: int = 0  # approximate number, as for the first item with text
     n_first_tokens: int = 0
     ttft_s: float | None = None  # from the request to the first token
-    first_at: datetime | None = None  # first and newest item with text, by the sender's clock
+    first_at: datetime | None = None  # of the first item with text, as the next of the newest, by the sender's clock
     newest_at: datetime | None = None
 
     @property
@@ -191,9 +190,9 @@ class Spans:
 
     @property
     def all(self) -> list[Span]:
-        for raw in self._raw:
+        pending, self._raw = self._raw, []
+        for raw in pending:
             self._spans.append(self._decode_span(raw))
-        self._raw = []
         return self._spans
 
     def __len__(self) -> int:
@@ -251,7 +250,7 @@ class Episode(msgspec.Struct):
     # the unfinished answer for the current step; None before its inference starts
     streaming: StreamingAnswer | None = None
     n_missing: int = 0  # live items or steps that were not received; the episode file has them
-    node_lost: bool = False  # while the episode ran on it
+    node_lost: bool = False  # while the episode runs there
     worker: WorkerInfo | None = None
     unscored: bool = False  # by the evaluation, because idle play can succeed
     reported_fallback: str | None = None  # of its event or index row, for an episode without its steps, as the next two

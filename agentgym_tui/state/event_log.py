@@ -430,7 +430,11 @@ class EventLog(Searchable[LogEntry]):
             else:
                 self._append_message(message, at)
         while len(self._entries) > 1 and (len(self._entries) > self._max_entries or self.n_bytes > self._max_bytes):
-            self._evict_oldest()
+            oldest = self._entries.popleft()
+            self.n_bytes -= oldest.size
+            self.n_evicted += 1
+            if self.shown and self.shown[0] is oldest:
+                self.shown.popleft()
 
     def sample_rows(self) -> Iterator[LogEntry]:
         return islice(reversed(self._entries), MAX_OFFERED)
@@ -475,13 +479,6 @@ class EventLog(Searchable[LogEntry]):
         if self._matches(entry):
             self.shown.append(entry)
             self.n_matched += 1
-
-    def _evict_oldest(self) -> None:
-        oldest = self._entries.popleft()
-        self.n_bytes -= oldest.size
-        self.n_evicted += 1
-        if self.shown and self.shown[0] is oldest:
-            self.shown.popleft()
 
     def _matches(self, entry: LogEntry) -> bool:
         return not self.query or (self._words.found_in(_searched_parts(entry)) and self.query.matches(entry))

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from itertools import islice
-from operator import itemgetter
 from typing import Annotated, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -279,9 +278,12 @@ def _rank_of(get: GetValue[Row], row: Row) -> Rank | None:
 
 def sort_by_rank(items: Iterable[Item], rank: Callable[[Item], Rank | None], *, descending: bool) -> list[Item]:
     """Items whose sort key is None come last; those with equal keys keep their order."""
-    ranked = [(rank(item), item) for item in items]
-    known = sorted((each for each in ranked if each[0] is not None), key=itemgetter(0), reverse=descending)
-    return [item for _, item in known] + [item for key, item in ranked if key is None]
+    all_items = list(items)
+    ranks = list(map(rank, all_items))
+    places = [place for place, key in enumerate(ranks) if key is not None]
+    places.sort(key=ranks.__getitem__, reverse=descending)  # type: ignore[arg-type]  # none of these is None
+    places += (place for place, key in enumerate(ranks) if key is None)
+    return [all_items[place] for place in places]
 
 
 class FilteredList(Searchable[Row], Generic[Row]):
