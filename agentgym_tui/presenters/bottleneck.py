@@ -19,7 +19,7 @@ ANSWERED_S: Final = 5.0  # after an answer, an endpoint counts as answering, wha
 WAIT_S: Final = 5.0  # after which what a step in progress waits for counts, too; most steps end earlier
 MIN_ANSWERS: Final = 2  # for a rate
 MAX_REASONS: Final = 3
-LIMIT_REACHED: Final = 0.95  # used part of the requests per minute
+LIMIT_REACHED: Final = 0.95  # part of the requests per minute from which the limit counts as reached
 
 
 class Spread(NamedTuple):
@@ -34,7 +34,7 @@ class EndpointUse(NamedTuple):
 
     n_in_flight: int = 0  # requests that wait for an answer or receive one
     answers_per_min: float | None = None  # None if there are too few
-    answer: Spread | None = None  # to its end, with failed attempts before it
+    answer: Spread | None = None  # time to its end, with failed attempts before it
     first_token: Spread | None = None  # None where no answer was streamed
     failures: Sequence[tuple[str, int]] = ()  # the most frequent reason first; untrusted
 

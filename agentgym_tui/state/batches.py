@@ -41,24 +41,24 @@ class BatchRun(msgspec.Struct):
     n_errors: int = 0
     mean_reward: float | None = None
     eta_s: float | None = None
-    eta_at_s: float | None = None  # when it was received, by the console's monotonic clock
+    eta_at_s: float | None = None  # when the estimate arrived, by the console's monotonic clock
     tokens: Tokens | None = None
     cost: float | None = None
     currency: str = ""
-    waiting_for: str | None = None  # a server and its problem
-    waiting_s: float | None = None  # until it is interrupted because its server is gone
-    interruption: str | None = None  # why, if not on request
+    waiting_for: str | None = None  # the server that it waits for, and its problem
+    waiting_s: float | None = None  # left until it is interrupted because its server is gone
+    interruption: str | None = None  # why it was interrupted, if not on request
     workers: WorkerCounts | None = None  # None if the node's own process plays
-    ended_at: datetime | None = None  # None where no stream stored its event, as the next
+    ended_at: datetime | None = None  # None where no stream stored its event, as for ``published_at``
     published_at: datetime | None = None
-    position: int | None = None  # batches that wait before it
+    position: int | None = None  # number of batches that wait before it
     is_held: bool = False  # waits until it is resumed
     node_paused: bool = False  # the node reports all of its episodes as paused
     started_at: datetime | None = None  # of its first known episode
     has_totals: bool = False  # its stored episodes were summed
     node: str = ""
-    has_end_event: bool = False  # its values are final
-    reported_models: str | None = None  # by its event or its stored episodes
+    has_end_event: bool = False  # so its values are final
+    reported_models: str | None = None  # from its event or its stored episodes
 
     @property
     def models(self) -> str | None:

@@ -41,9 +41,9 @@ Messages: TypeAlias = list[dict[str, Any]]
 Outcome: TypeAlias = str
 EPISODE_BYTES: Final = 1_000
 _STEP_BYTES: Final = 1_000
-_PART_BYTES: Final = 250  # of a span or tool call, as above approximate memory without texts
+_PART_BYTES: Final = 250  # approximate memory of a span or tool call without texts, as above of others
 _NO_JSON: Final = (b"null", b"[]", b"")
-_STEP_FIELDS: Final = (  # that a step has as they were received
+_STEP_FIELDS: Final = (  # kept as received
     *("index", "actor", "valid", "reward", "done", "model_s", "env_s", "ttft_s", "tokens_per_s", "tokens", "cost"),
     *("warnings", "phases"),
 )
@@ -147,10 +147,10 @@ class StreamingAnswer(msgspec.Struct, kw_only=True, gc=False):
     requested_at: datetime | None = None  # by the sender's clock
     model: str | None = None
     failures: tuple[str, ...] = ()  # name and reason of each endpoint that failed or was skipped
-    n_tokens: int = 0  # approximate number, as for the first item with text
+    n_tokens: int = 0  # approximate; ``n_first_tokens``: in the first item with text
     n_first_tokens: int = 0
     ttft_s: float | None = None  # from the request to the first token
-    first_at: datetime | None = None  # of the first item with text, as the next of the newest, by the sender's clock
+    first_at: datetime | None = None  # when the first text was sent, as ``newest_at`` by the sender's clock
     newest_at: datetime | None = None
 
     @property
@@ -250,10 +250,10 @@ class Episode(msgspec.Struct):
     # the unfinished answer for the current step; None before its inference starts
     streaming: StreamingAnswer | None = None
     n_missing: int = 0  # live items or steps that were not received; the episode file has them
-    node_lost: bool = False  # while the episode runs there
+    node_lost: bool = False  # while the episode runs on it
     worker: WorkerInfo | None = None
     unscored: bool = False  # by the evaluation, because idle play can succeed
-    reported_fallback: str | None = None  # of its event or index row, for an episode without its steps, as the next two
+    reported_fallback: str | None = None  # by its event or index row, as the next two, while its steps are not known
     reported_models: str | None = None
     reported_shape: str = ""
     evaluation: dict[str, Any] | None = None  # any JSON object of the episode's file

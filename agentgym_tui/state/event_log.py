@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 MAX_ENTRIES: Final = 20_000
 MAX_BYTES: Final = 16 << 20
-MAX_PAYLOAD_BYTES: Final = 1 << 20  # of which are kept per message
+MAX_PAYLOAD_BYTES: Final = 1 << 20  # kept per message
 MAX_OFFERED: Final = 1_000  # entries whose values are offered for completion
 MAX_STREAMS: Final = 1_000
 # age of a message up to which its stream counts as read to its end; streams are merged within it
 MAX_LIVE_AGE: Final = timedelta(seconds=2)
 LIVE_SUBJECT: Final = re.compile(r"agentgym\.live\.[a-z]+\.v1\.([^.]+)")
-MAX_HEADER_BYTES: Final = 64 << 10  # of which are kept per message
+MAX_HEADER_BYTES: Final = 64 << 10  # kept per message
 ENTRY_BYTES: Final = 400  # approximate memory without texts
-MAX_LIVE_ITEMS: Final = 1_000  # of a live message whose fields are read
+MAX_LIVE_ITEMS: Final = 1_000  # items of a live message whose fields are read
 _MAX_CHARS: Final = 400
-_COLUMNS: Final[tuple[tuple[str, Kind, str, str], ...]] = (  # of messages and log lines; last the name in JSON
+_COLUMNS: Final[tuple[tuple[str, Kind, str, str], ...]] = (  # the last is the name in JSON
     ("env", "text", "environment", "env"),
     ("kind", "text", "kind of the item", "kind"),
     ("outcome", "text", "how the episode ended", "outcome"),
@@ -64,10 +64,10 @@ _MAX_AGE: Final = timedelta(days=36_500)
 # the next message, the first stored one, a time, or a sequence number of each stream
 HistoryStart: TypeAlias = Literal["now", "all"] | datetime | int
 Payload = TypeVar("Payload")
-SubjectOrder: TypeAlias = Literal["subject", "count", "rate"]  # sorts the rows of a branch
-MAX_SUBJECTS: Final = 6_000  # with a count of their own
-MAX_OVERFLOW_GROUPS: Final = 200  # in which further subjects with the same first word are counted
-MAX_SUBJECT_CHARS: Final = 256  # by which subjects are distinguished
+SubjectOrder: TypeAlias = Literal["subject", "count", "rate"]  # by which the rows of a branch are sorted
+MAX_SUBJECTS: Final = 6_000  # subjects with a count of their own
+MAX_OVERFLOW_GROUPS: Final = 200  # groups of further subjects that have the same first word
+MAX_SUBJECT_CHARS: Final = 256  # characters at its start that distinguish a subject
 MAX_DEPTH: Final = 16
 AUTO_OPEN_MAX: Final = 16  # children of a branch that is open before the user toggles it
 
@@ -232,7 +232,7 @@ def _subject_and_headers(subject: str, headers: dict[str, str]) -> bytes:
     return "\n".join((subject, *headers, *headers.values())).encode("utf-8", "replace")
 
 
-EVENT_FIELDS: Final[FieldSet[LogEntry]] = FieldSet(  # also of the items of live messages
+EVENT_FIELDS: Final[FieldSet[LogEntry]] = FieldSet(  # those of a payload are looked for in live items, too
     ("subject", "text", "subject", lambda entry: getattr(entry, "subject", None)),
     ("node", "text", "node that sent it", lambda entry: node_of(entry) if isinstance(entry, EventMessage) else None),
     *json_columns(lambda entry: entry.payload if isinstance(entry, EventMessage) else b""),
@@ -246,7 +246,7 @@ EVENT_FIELDS: Final[FieldSet[LogEntry]] = FieldSet(  # also of the items of live
 
 
 class _SubjectCount(msgspec.Struct):
-    subject: str = ""  # of a count of its own: one object for all of its messages
+    subject: str = ""  # one object for all messages that this counts; "" for several subjects
     n: int = 0
     n_live: int = 0
     rate: float = 0.0

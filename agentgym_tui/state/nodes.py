@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from runner.events.control import NodeHealth
 
 MAX_NODES: Final = 200
-N_SAMPLES: Final = 150  # of each value: five minutes
+N_SAMPLES: Final = 150  # samples of each value: five minutes
 MAX_SERIES: Final = 500
 RATE_INTERVAL_S: Final = 2.0  # shortest time between two samples of a rate: nodes send a heartbeat as often
 # fields of ``ModelMetrics`` that have a trend
@@ -46,10 +46,10 @@ class ProfileDifference(NamedTuple):
 
     boot: str  # of the node's process
     digest: str  # of the file that the node would load now
-    is_changed: bool  # whether it is the same file
+    is_changed: bool  # the file is the same, but has changed
     running: tuple[str, str]  # id and path of the loaded profile; untrusted
     wanted: tuple[str, str]  # id and path of what it would load now; untrusted
-    variables: tuple[tuple[str, VariableChange], ...] = ()  # of its model endpoints; only for the same file
+    variables: tuple[tuple[str, VariableChange], ...] = ()  # that differ, for the same file
 
     @property
     def is_other(self) -> bool:

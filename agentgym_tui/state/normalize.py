@@ -19,12 +19,12 @@ from runner.util.clock import is_ulid, ulid_milliseconds
 
 MAX_NAME_CHARS: Final = 200  # kept of a text that ``_CHARS`` does not name, such as an environment, model or node
 MAX_ID_CHARS: Final = 200  # a longer text is not a valid id
-MAX_CAUSE_CHARS: Final = 4_000  # of the cause of a failure
-MAX_TEXT_CHARS: Final = 64 * 1024  # of an answer, an action, or the error message or traceback of an episode
+MAX_CAUSE_CHARS: Final = 4_000  # kept of the cause of a failure
+MAX_TEXT_CHARS: Final = 64 * 1024  # kept of an answer, an action, or an episode's error message or traceback
 MAX_COUNT: Final = 10**9
 MAX_VALUE: Final = 1e12
 MAX_BYTES: Final = 1 << 60
-MAX_ENTRIES: Final = 400  # of a list that ``_ENTRIES`` does not name
+MAX_ENTRIES: Final = 400  # kept of a list that ``_ENTRIES`` does not name
 _CAUSES: Final = (
     *("cause", "hint", "note", "failure", "warnings", "storage", "interruption", "gpu_cause", "lost", "egress"),
     *("data_dir", "queue"),

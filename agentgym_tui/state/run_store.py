@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 MAX_EPISODES: Final = 400
 MAX_EPISODE_BYTES: Final = 24 << 20  # approximate
-LOST_AFTER_S: Final = 5.0  # silence after which a node counts as lost
+LOST_AFTER_S: Final = 5.0  # of silence, after which a node counts as lost
 PORTION_ITEMS: Final = 500  # live items after which a portion ends; any other message counts as one
 MAX_NOTICES: Final = 200
 RECENT_S: Final = 15.0  # for which a loss of messages counts as recent

@@ -50,9 +50,9 @@ class RunRow(NamedTuple):
     """A line of the tree: a battery, a batch or an episode."""
 
     key: str
-    depth: int  # enclosing lines
-    batches: Sequence[BatchRun]  # of the battery; else the batch
-    battery_id: str | None = None  # of the line of a battery
+    depth: int  # number of enclosing lines
+    batches: Sequence[BatchRun]  # those of the battery; else only the batch
+    battery_id: str | None = None  # None for a batch or an episode
     episode: Episode | None = None
     is_open: bool = False
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 MAX_ENVS: Final = 200
 N_POINTS: Final = 500  # reward points per environment
-UNRATED_OUTCOMES: Final = frozenset(outcome.value for outcome in UNRATED)  # they do not count for the success rate
+UNRATED_OUTCOMES: Final = frozenset(outcome.value for outcome in UNRATED)  # not in the success rate
 MAX_ENDPOINTS: Final = 50
 MAX_FAILOVERS: Final = 50
-MAX_FAILURES: Final = 20  # kept of an answer
+MAX_FAILURES: Final = 20  # number that is kept of an answer
 REPEAT_AFTER: Final = timedelta(seconds=60)  # between two reports of the same failover, which every step repeats
 WINDOW_S: Final = 60.0  # age of the oldest step that counts, unless there are fewer than ``MIN_STEPS`` newer ones
 MIN_STEPS: Final = 5
@@ -36,13 +36,13 @@ MAX_STEPS: Final = 200
 class EnvironmentState(msgspec.Struct):
     name: str
     tier: str = ""
-    ram: str = ""  # that its server needs, as written in the profile
+    ram: str = ""  # what its server needs, as written in the profile
     status: str | None = None
     cause: str | None = None
     note: str | None = None  # scenarios of a family of environments
     latency_s: float | None = None
     transport: str = ""
-    open: int | None = None  # instances
+    open: int | None = None  # number of open instances
     last_reward: float | None = None
     n_rated: int = 0
     n_success: int = 0
@@ -50,7 +50,7 @@ class EnvironmentState(msgspec.Struct):
     n_running: int = 0
     n_players: int = 0  # different agents and models that the success counts sum up
     baseline: str | None = None  # agent without a model whose counts these are; None where a model has run it
-    unscored: bool = False  # whether any ended episode was
+    unscored: bool = False  # whether any ended episode is
 
 
 class RewardPoint(NamedTuple):
@@ -58,7 +58,7 @@ class RewardPoint(NamedTuple):
 
     episode_id: str
     reward: float | None
-    success: bool | None  # None: not known, and in no rate
+    success: bool | None  # None if it is not known; then it is in no rate
     rated: bool  # False for ``UNRATED_OUTCOMES`` and unscored episodes
     agent: str = ""
     model: str | None = None  # None for a baseline agent
@@ -172,10 +172,10 @@ class EndpointState(msgspec.Struct):
     status: str = "unknown"
     cause: str | None = None  # why it has its ``status``
     model: str | None = None
-    rest_s: float | None = None  # agents still skip it, as of its last health item
+    rest_s: float | None = None  # for which agents still skip it, as of its last health item
     requests_per_minute: int | None = None
     concurrent_requests: int | None = None
-    failure: str | None = None  # of its last inference
+    failure: str | None = None  # why its last inference failed
     hint: str | None = None  # what to do about ``cause``
     metrics: ServerState | None = None
     in_memory: tuple[str, ...] | None = None  # models that Ollama holds, and how much of each is on the GPU; untrusted
@@ -193,7 +193,7 @@ class Failover(NamedTuple):
     env: str
     failed: tuple[str, ...]  # empty if the first configured endpoint answers again
     reason: str  # why the first in ``failed`` gave no answer
-    endpoint: str  # it answers now
+    endpoint: str  # the one that answers now
     at: datetime
 
 
