@@ -123,16 +123,9 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
     def on_load(self) -> None:
         self.stylesheet.apply(self)  # the tones of all lines
 
-    def mount_all(
-        self,
-        widgets: Iterable[Widget],
-        *,
-        before: int | str | Widget | None = None,
-        after: int | str | Widget | None = None,
-    ) -> AwaitMount:
-        # Textual composes the app after its first screen, and fails if the app has ended by then
-        is_over = not self.screen.is_attached
-        return AwaitMount(self.screen, []) if is_over else super().mount_all(widgets, before=before, after=after)
+    def on_compose(self, event: events.Compose) -> None:
+        if not self.screen.is_attached:  # it has ended the app; Textual would mount its widgets once more
+            event.prevent_default()
 
     def on_mount(self) -> None:
         """Show the screen of the last run, and start the session after the first paint."""
