@@ -83,7 +83,7 @@ def _run_console(args: argparse.Namespace) -> int:
 
 
 def _place(args: argparse.Namespace) -> str:
-    """Return what the session shows, for the UI state. No profile is read, because that would delay the first paint."""
+    """Return what the session shows, for the UI state; reading a profile would delay the first paint."""
     if args.command == "open":
         return "\n".join(["files", *(str(path.absolute()) for path in args.paths)])
     if getattr(args, "nats", None):
@@ -93,10 +93,7 @@ def _place(args: argparse.Namespace) -> str:
 
 
 def _config(*, write: bool) -> int:
-    """Print or write the default settings file; report problems of the existing file on standard error.
-
-    The exit code is 2 if there is a problem, else 0.
-    """
+    """Print or write the default settings file; if the existing file has problems, report them and return 2."""
     from agentgym_tui.config.settings import config_path, default_settings_text, read_settings, write_default_settings
 
     path = config_path(os.environ)
@@ -124,10 +121,7 @@ def _limit_error() -> str | None:
 
 
 def _place_error(args: argparse.Namespace) -> str | None:
-    """Return that no path to open exists, why an option is invalid, or why the state directory cannot be used.
-
-    Without ``--config`` and ``--node`` no profile is read before the first paint.
-    """
+    """Return why the paths, the options or the state directory cannot be used; most often without a profile."""
     if args.command == "open":
         missing = f"there is no file or folder {args.paths[0]}; give episode files, log files or folders of them"
         return None if any(path.exists() for path in args.paths) else missing
@@ -201,7 +195,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_sessions(add: Callable[..., SafeArgumentParser]) -> None:
-    """Add the commands that show something."""
     launch = add(
         "launch",
         help="show this machine's node; start one if none is running",
@@ -234,11 +227,7 @@ def _add_sessions(add: Callable[..., SafeArgumentParser]) -> None:
 
 
 def parse_since(text: str) -> timedelta | Literal["all"]:
-    """Parse the value of ``--since``: ``all``, or a number followed by s, m, h or d.
-
-    Raises:
-        argparse.ArgumentTypeError: the value has a different form.
-    """
+    """Parse ``--since``: ``all``, or a number followed by s, m, h or d; else raise ``argparse.ArgumentTypeError``."""
     from agentgym_tui.state.event_log import parse_age
 
     if text == "all":

@@ -25,15 +25,8 @@ _STRIDE: Final = 64
 
 
 class SanitizedLines(NamedTuple):
-    """Sanitized lines of a text.
-
-    Attributes:
-        lines: the sanitized lines.
-        changed: whether the text contained unsafe characters, which were replaced by visible symbols.
-    """
-
     lines: list[str]
-    changed: bool
+    changed: bool  # whether unsafe characters were replaced by visible symbols
 
 
 def sanitize_line(text: object, limit: int = 200) -> str:
@@ -42,15 +35,11 @@ def sanitize_line(text: object, limit: int = 200) -> str:
 
 
 def sanitize_message(text: str, limit: int = 2_000) -> str:
-    """Return an error message as sanitized text, which may have several lines.
-
-    The message may quote addresses and untrusted text. Secrets in the message are masked.
-    """
+    """Return an error message, which may quote anything, as sanitized text of several lines, with secrets masked."""
     return sanitize(mask_secrets(text[: limit * 4]), limit=limit)
 
 
 def sanitize_text(text: str) -> str:
-    """Return a whole untrusted text as safe text."""
     if text.isascii() and text.isprintable():
         return text
     return sanitize(text, limit=len(text) * len("\\u{10ffff}"))
@@ -80,10 +69,9 @@ def masked_rows(text: str) -> str:
 
 
 def sanitize_lines(text: str, limit: int = MAX_LINE_CHARS) -> SanitizedLines:
-    """Return untrusted text as sanitized lines.
+    """Return untrusted text as sanitized lines; one longer than ``limit`` characters is cut and marked as cut.
 
-    Lines longer than ``limit`` characters are cut and marked as cut. Lines beyond ``MAX_TEXT_LINES`` are replaced by
-    one line that contains the number of removed lines. A carriage return before a newline is removed.
+    Lines beyond ``MAX_TEXT_LINES`` are counted in one line. A carriage return before a newline is removed.
     """
     parts = text.split("\n", MAX_TEXT_LINES)
     rest = parts.pop() if len(parts) > MAX_TEXT_LINES else ""
@@ -96,10 +84,7 @@ def sanitize_lines(text: str, limit: int = MAX_LINE_CHARS) -> SanitizedLines:
 
 
 def has_unsafe_chars(text: str) -> bool:
-    """Return whether the text has characters that are not shown as they are; tabs and line breaks are safe.
-
-    These are control, bidirectional, invisible and private-use characters, and too many combining marks.
-    """
+    """Return whether the text has control, bidirectional, invisible or private-use characters or too many marks."""
     return any(is_unsafe(part.removesuffix("\r")) for part in text.split("\n"))
 
 
@@ -114,15 +99,11 @@ def _is_line_break(text: str, offset: int) -> bool:
 
 
 def n_hex_lines(data: bytes) -> int:
-    """Return the number of rows in a hex dump of ``data``; a row holds 16 bytes."""
     return (len(data) + 15) // 16
 
 
 def hex_line(data: bytes, row: int) -> str:
     """Return one row of a hex dump: offset, 16 bytes in hex, and the same bytes as printable ASCII."""
     shown = data[16 * row : 16 * row + 16]
-    return f"{16 * row:04x}  {shown.hex(' '):<47}  {_ascii(shown)}"
-
-
-def _ascii(row: bytes) -> str:
-    return "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+    ascii = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in shown)
+    return f"{16 * row:04x}  {shown.hex(' '):<47}  {ascii}"

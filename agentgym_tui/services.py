@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from textual.app import App
@@ -29,16 +29,12 @@ MAX_MESSAGE_CHARS: Final = 8_000
 
 
 class Message(NamedTuple):
-    """A message that a toast showed, in full."""
-
     at: datetime
     text: str
     failed: bool
 
 
 class _Toasts:
-    """The newest messages of an app, the oldest first, and the newest reply to a command with its end."""
-
     def __init__(self) -> None:
         self.kept: deque[Message] = deque(maxlen=MAX_MESSAGES)
         self.reply: Message | None = None
@@ -51,8 +47,7 @@ _toasts: WeakKeyDictionary[App[Any], _Toasts] = WeakKeyDictionary()
 def toast(app: App[Any], text: str, *, failed: bool = False) -> None:
     """Show the reply to a command in place of the previous message, so that only one toast covers the screen."""
     toasts, message = _keep(app, text, failed)
-    toasts.reply, toasts.reply_ends_at = message, time.monotonic() + _timeout_s(failed)
-    _show(app, message.text, failed)
+    toasts.reply, toasts.reply_ends_at = message, time.monotonic() + _show(app, message.text, failed)
 
 
 def announce(app: App[Any], text: str, *, failed: bool = False) -> None:
@@ -74,14 +69,11 @@ def _keep(app: App[Any], text: str, failed: bool) -> tuple[_Toasts, Message]:
     return toasts, message
 
 
-def _show(app: App[Any], text: str, failed: bool) -> None:
+def _show(app: App[Any], text: str, failed: bool) -> float:
+    timeout_s = ERROR_TIMEOUT_S if failed else TOAST_TIMEOUT_S
     app.clear_notifications()
-    severity: Literal["error", "information"] = "error" if failed else "information"
-    app.notify(text, severity=severity, timeout=_timeout_s(failed), markup=False)
-
-
-def _timeout_s(failed: bool) -> float:
-    return ERROR_TIMEOUT_S if failed else TOAST_TIMEOUT_S
+    app.notify(text, severity="error" if failed else "information", timeout=timeout_s, markup=False)
+    return timeout_s
 
 
 # The terminal's clipboard, by the escape sequence OSC 52.
@@ -99,14 +91,7 @@ class ClipboardText(NamedTuple):
 
 
 def copy_to_clipboard(app: App[Any], text: str, *, raw: bool, whole: str = "") -> None:
-    """Copy an untrusted text, and show in a toast how much was copied.
-
-    Args:
-        app: the console.
-        text: untrusted text.
-        raw: whether to keep control characters; otherwise they are made visible.
-        whole: a hint where to find the whole text; used only if a part was sent.
-    """
+    """Copy an untrusted text, and show in a toast how much of it; ``whole`` hints where to find the whole text."""
     shown = clipboard_text(text, raw=raw)
     if shown.text:
         app.copy_to_clipboard(shown.text)
@@ -116,10 +101,7 @@ def copy_to_clipboard(app: App[Any], text: str, *, raw: bool, whole: str = "") -
 
 
 def clipboard_text(text: str, *, raw: bool) -> ClipboardText:
-    """Return the start of a text, at most ``MAX_CLIPBOARD_BYTES`` bytes, cut between two characters.
-
-    Lone surrogates are always replaced.
-    """
+    """Return the start of a text, at most ``MAX_CLIPBOARD_BYTES`` bytes; lone surrogates are replaced."""
     n_total = len(text.encode("utf-8", "replace"))
     head = text[:MAX_CLIPBOARD_BYTES]
     shown = head if raw else sanitize_text(head)
@@ -131,9 +113,8 @@ def clipboard_text(text: str, *, raw: bool) -> ClipboardText:
 
 def copy_summary(copy: ClipboardText, environ: Mapping[str, str], *, raw: bool = False, whole: str = "") -> str:
     """Describe how much text was sent to the terminal, which does not confirm that it accepted the text."""
-    is_whole = copy.n_bytes == copy.n_total
+    is_whole, mode = copy.n_bytes == copy.n_total, " unchanged" if raw else ""
     part = "" if is_whole else f"the first {_byte_count(copy.n_bytes)} of "
-    mode = " unchanged" if raw else ""
     more = f"; {whole}" if whole and not is_whole else ""
     hint = "; in tmux this needs: set -g set-clipboard on" if environ.get("TMUX") else ""
     return f"sent {part}{_byte_count(copy.n_total)}{mode} to the terminal's clipboard (OSC 52){more}{hint}"
@@ -163,22 +144,14 @@ class ExportError(Exception):
 
 
 def export_episode(episode_id: str, data: bytes, folder: Path) -> Path:
-    """Write an episode file with mode 0600 and return its path. An existing file is never overwritten.
-
-    Raises:
-        ExportError: the id is not a valid file name, or the file cannot be written.
-    """
+    """Write an episode file with mode 0600 and return its path, or raise ``ExportError``; never overwrite a file."""
     if not is_ulid(episode_id):
         raise ExportError(f"the episode id {episode_id[:40]!r} is not a valid file name")
     return write_new_file(folder, episode_id, ".json", data)
 
 
 def write_new_file(folder: Path, stem: str, suffix: str, data: bytes) -> Path:
-    """Write a file with mode 0600 and return its path. If the file exists, a number is appended to ``stem``.
-
-    Raises:
-        ExportError: the file cannot be written, or ``MAX_COPIES`` files of this name exist.
-    """
+    """Write a file with mode 0600, or raise ``ExportError``; if the file exists, a number is appended to ``stem``."""
     try:
         path, descriptor = _open_new_file(folder, stem, suffix)
         try:
@@ -219,10 +192,7 @@ def screenshot_svg(app: App[Any], title: str | None = None) -> str:
 
 
 def remove_network_references(svg: str) -> str:
-    """Remove the web fonts and the comment that Rich writes at the start of each SVG (``rich/_export_format.py``).
-
-    The text of the screen is not changed; it may contain URLs, which no viewer follows.
-    """
+    """Remove the web fonts and the comment that Rich writes at the start of each SVG; the text stays as it is."""
     head, end_of_style, rest = svg.partition("</style>")
     head = _COMMENT.sub("", _FONT_FACE.sub("", head)).replace(_RICH_FONTS, _LOCAL_FONTS)
     return head + end_of_style + rest
@@ -232,10 +202,7 @@ def remove_network_references(svg: str) -> str:
 
 
 def start_worker(node: DOMNode, work: Callable[[], Awaitable[object]], *, group: str, exclusive: bool = False) -> None:
-    """Run ``work`` in the background of ``node``; if ``exclusive``, cancel the other workers of ``group``.
-
-    It is not called if ``node`` is closing, so no coroutine is left unawaited.
-    """
+    """Run ``work`` in the background of ``node`` unless that is closing; so no coroutine is left unawaited."""
     node.run_worker(cast("Any", work), group=group, exclusive=exclusive)
 
 
@@ -253,11 +220,10 @@ class RedrawThrottle:
         self._drawn_at, self._cpu_time_s = now() - MAX_INTERVAL_S, cpu_time()  # the first repaint need not wait
 
     def mark_redrawn(self) -> None:
-        """Start a new interval; called after each redraw."""
         self._drawn_at, self._cpu_time_s = self._now(), self._cpu_time()
 
     @property
     def wait_s(self) -> float:
-        """Seconds to wait before the next redraw; 0 if the interval has passed."""
+        """Seconds to wait before the next redraw."""
         interval = min(max(MIN_INTERVAL_S, CPU_TIME_FACTOR * (self._cpu_time() - self._cpu_time_s)), MAX_INTERVAL_S)
         return max(self._drawn_at + interval - self._now(), 0.0)

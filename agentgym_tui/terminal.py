@@ -56,23 +56,17 @@ RESTORE_MODES: Final = (
 # Start and end.
 
 
-def is_served(environ: Mapping[str, str]) -> bool:
-    """Return whether a program such as textual-serve draws the console in place of a terminal."""
-    return bool(environ.get("TEXTUAL_DRIVER"))
-
-
 def unsupported_reason(environ: Mapping[str, str]) -> str | None:
     """Return why the console cannot be shown in this terminal; None if it can, or if no terminal is needed."""
-    if is_served(environ):
+    if environ.get("TEXTUAL_DRIVER"):
         return None
     if not all(os.isatty(number) for number in (0, 1, 2)):
         return "the console needs a terminal; for pipes use agentgym-runner watch --json"
     if environ.get("TERM", "") in ("", "dumb", "unknown"):
         return "unsupported terminal (TERM is unset or dumb); set TERM, for example to xterm-256color"
-    columns, lines = os.get_terminal_size(0)
-    if columns < MIN_SIZE[0] or lines < MIN_SIZE[1]:
-        return f"the terminal has {columns}x{lines} characters; enlarge it to at least {MIN_SIZE[0]}x{MIN_SIZE[1]}"
-    return None
+    (columns, lines), (least, least_lines) = os.get_terminal_size(0), MIN_SIZE
+    too_small = f"the terminal has {columns}x{lines} characters; enlarge it to at least {least}x{least_lines}"
+    return too_small if columns < least or lines < least_lines else None
 
 
 def run_console(app: App[Any], session: Session) -> int:
@@ -82,7 +76,7 @@ def run_console(app: App[Any], session: Session) -> int:
     silenced = io.StringIO()
     app.error_console.file = silenced
     attributes = termios.tcgetattr(0) if _is_terminal_open() else []
-    if not is_served(os.environ):
+    if not os.environ.get("TEXTUAL_DRIVER"):  # else a program such as textual-serve draws the console
         app.driver_class = TerminalDriver
         threading.Thread(target=_end_with_terminal, daemon=True).start()
     crashes: list[BaseException] = []
@@ -119,10 +113,7 @@ async def _run_app(app: App[Any], attributes: list[Any]) -> None:
 
 
 def _end_with_terminal() -> None:
-    """Wait for the end of the terminal and end the console.
-
-    The kernel sends the signal only to the leader of the session, and a program that has the terminal reads its input.
-    """
+    """Wait for the end of the terminal and end the console: the kernel signals only the leader of the session."""
     terminal = select.poll()
     terminal.register(0, 0)  # a hang-up is always reported
     if any(event & select.POLLHUP for _, event in terminal.poll()):
@@ -170,12 +161,7 @@ MAX_CHAIN_DEPTH: Final = 8
 
 
 def write_report(error: BaseException | None, session: Session) -> Path | str:
-    """Write a crash report with mode 0600; return its path, or a message if no file could be written.
-
-    Args:
-        error: the error that ended the console; None if Textual ended without an error.
-        session: the session whose state is reported.
-    """
+    """Write a crash report with mode 0600; return its path, or a message if no file could be written."""
     text = "\n".join(sanitize_lines("\n".join(_report_lines(error, session))).lines) + "\n"
     logs = [] if session.data_dir is None else [str(session.data_dir / "logs")]
     for folder in (*logs, tempfile.gettempdir()):
@@ -249,18 +235,12 @@ class ProgramError(Exception):
 
 
 def program_command(program: Program, environ: Mapping[str, str]) -> list[str]:
-    """Return the user's pager or editor with its arguments, split as a shell would; no shell runs it.
-
-    Raises:
-        ProgramError: the variable is not a valid command, or names a program that is not installed.
-    """
+    """Return the user's pager or editor with its arguments, split as a shell would; or raise ``ProgramError``."""
     name = next((name for name in _VARIABLES[program] if environ.get(name, "").strip()), "")
     if not name:
-        installed = [each for each in _DEFAULTS[program] if shutil.which(each)]
-        if not installed:
-            variable = _VARIABLES[program][-1]
-            raise ProgramError(f"no {program} is installed; set {variable} to the command of one")
-        return installed[:1]
+        if found := next(filter(shutil.which, _DEFAULTS[program]), ""):
+            return [found]
+        raise ProgramError(f"no {program} is installed; set {_VARIABLES[program][-1]} to the command of one")
     text = environ[name]
     try:
         command = shlex.split(text)
@@ -272,15 +252,10 @@ def program_command(program: Program, environ: Mapping[str, str]) -> list[str]:
 
 
 async def show_in_program(app: App[Any], command: Sequence[str], name: str, text: str) -> bool:
-    """Show a private copy of safe text named ``name``, and remove it when the program ends.
+    """Show a private copy of safe text named ``name`` until the program ends; return whether it changed the copy.
 
-    The console goes on receiving messages meanwhile and draws nothing.
-
-    Returns:
-        Whether the program changed the copy.
-
-    Raises:
-        ProgramError: there is no terminal, or the program cannot be started or ends with an error.
+    The console goes on receiving messages meanwhile and draws nothing. Raises ``ProgramError`` if there is no terminal,
+    or the program cannot be started or ends with an error.
     """
     if (driver := driver_of(app)) is None or not driver.can_suspend:
         raise ProgramError(f"{command[0]} needs a terminal; the console runs without one, for example in a browser")
@@ -352,10 +327,7 @@ _HORIZONTAL, _VERTICAL = frozenset("─━┄┅┈┉╌╍═╴╶╸╺╼�
 
 
 def replace_unknown_characters() -> None:
-    """Let standard error, to which Textual writes, replace what it does not have by as many columns.
-
-    Its own handler would write the number of a character and shift the columns.
-    """
+    """Let standard error replace what it does not have by as many columns; its own handler would shift them."""
     codecs.register_error(_HANDLER, _replacement)
     if isinstance(sys.__stderr__, io.TextIOWrapper):
         sys.__stderr__.reconfigure(errors=_HANDLER)
@@ -365,12 +337,11 @@ def _replacement(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end]
-    return "".join(_similar(text[start:stop], width) for start, stop, width in split_graphemes(text)[0]), error.end
+    return "".join(_similar(text[start], width) for start, _, width in split_graphemes(text)[0]), error.end
 
 
-def _similar(cluster: str, width: int) -> str:
-    """Return ASCII of ``width`` columns for a character and the marks on it."""
-    first = cluster[0]
+def _similar(first: str, width: int) -> str:
+    """Return ASCII of ``width`` columns for a character."""
     if (found := _SIMILAR.get(first)) is None:
         found = _drawn(first) or unicodedata.normalize("NFKD", first).encode("ascii", "ignore").decode()
     return found if len(found) == width else "?" * width

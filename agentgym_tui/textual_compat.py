@@ -23,10 +23,7 @@ from textual.timer import Timer
 
 
 class OrderedKeysApp(App[ReturnType], inherit_bindings=False):
-    """An app that runs a screen's binding before it handles the next key.
-
-    Textual runs a binding only after every ancestor of the focus has seen the key; a later key could overtake it.
-    """
+    """Runs a screen's binding before the next key; Textual first lets every ancestor of the focus see the key."""
 
     async def _check_bindings(self, key: str, priority: bool = False) -> bool:
         if await super()._check_bindings(key, priority):
@@ -36,10 +33,7 @@ class OrderedKeysApp(App[ReturnType], inherit_bindings=False):
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's driver for terminals that disappear, resume, or send invalid UTF-8.
-
-    In these cases ``LinuxDriver`` would stop reading input, or wait forever.
-    """
+    """Textual's driver for terminals that disappear, resume, or send invalid UTF-8, where it would stop or hang."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - Textual's arguments
         super().__init__(*args, **kwargs)
@@ -84,10 +78,9 @@ class TerminalDriver(LinuxDriver):
                 self.exit_event.wait()
 
     def _resume(self) -> None:
-        """Enter application mode again after the signal SIGCONT, because another program may have changed the terminal.
+        """Leave and enter application mode after SIGCONT: another program may have changed the terminal.
 
-        Application mode is left first; otherwise two threads would read the terminal. A background process must not
-        touch the terminal: it stops itself until it is in the foreground.
+        A background process must not touch the terminal: it stops itself until it is in the foreground.
         """
         if self._is_lent:
             return  # the other program was stopped, too, and goes on
@@ -124,24 +117,14 @@ class _TolerantFile:
 
 
 def add_bindings(node: DOMNode, bindings: Iterable[Binding]) -> Callable[[], None]:
-    """Bind keys on one app or screen; they replace the bindings of its class with the same key.
-
-    Textual's own way is a class attribute, which is fixed before further commands can be registered.
-
-    Returns:
-        A function that restores the bindings as they were before.
-    """
+    """Bind keys on one app or screen, in place of those of its class; return a function that undoes it."""
     before = node._bindings.copy()
     node._bindings.key_to_bindings.update(BindingsMap(bindings).key_to_bindings)
-
-    def restore() -> None:
-        node._bindings = before
-
-    return restore
+    return partial(setattr, node, "_bindings", before)
 
 
 def binding_ids(node: DOMNode) -> list[str]:
-    """Return the ids of all bindings of an app, screen or widget, inherited ones first; no id is returned twice."""
+    """Return the ids of all bindings of an app, screen or widget, inherited ones first."""
     return list(dict.fromkeys(binding.id for _, binding in node._bindings if binding.id is not None))
 
 

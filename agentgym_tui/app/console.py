@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,6 @@ from textual.message_pump import MessagePump
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.timer import Timer, TimerCallback
-from textual.widget import AwaitMount, Widget
 
 from agentgym_tui.app.notifications import TOAST_MARGIN, Notifier, short_toast
 from agentgym_tui.commands.keymap import AvailableCommand, available_commands, bindings, keymap_of
@@ -71,14 +70,7 @@ _INPUT_EVENTS: Final = (events.Key, events.Paste, events.MouseDown, events.Mouse
 
 
 class Console(OrderedKeysApp[None], inherit_bindings=False):
-    """The application that shows a session; it opens it after the first paint and closes it at its end.
-
-    A run belongs to no screen, so its dialogs and replies outlive the screen.
-
-    Args:
-        ui_state: the UI state that the last run saved; updated in place.
-        now: returns the time of a monotonic clock in seconds.
-    """
+    """The application that shows a session, from its first paint to its end; ``ui_state`` is updated in place."""
 
     TITLE = "AgentGym"
     CSS_PATH = "../styles.tcss"
@@ -245,7 +237,6 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
     # Screens.
 
     def action_show_screen(self, screen: str) -> None:
-        """Show the screen with the id ``screen``, or why this session does not have it."""
         requirement = SCREENS[screen].available
         if requirement.is_met(self.session) and requirement.prepare(self.session):
             self._show_mode(screen)
@@ -327,7 +318,6 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
         self.push_screen(CommandPalette(available_commands(self, self.session)), run_chosen)
 
     def action_zoom(self) -> None:
-        """Show the focused pane alone, or all panes again."""
         if self.accepts_keys:
             zoom_focused(self.screen)
 
@@ -356,7 +346,6 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
             self.push_screen(HexDumpDialog(text))
 
     def action_leave(self) -> None:
-        """Quit; first show the quit dialog if quitting affects running episodes."""
         from agentgym_tui.screens.dialogs.confirm import quit_dialog
 
         async def quit_answered(answer: str | None) -> None:
@@ -374,7 +363,6 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
     # Runs: the selected environment, a form, a battery, the last run again.
 
     def action_run_selected(self) -> None:
-        """Run the selected environment once; if the screen has none selected, open the run form."""
         if not self._may_start():
             return
         if not self.session.store.envs:
@@ -574,7 +562,6 @@ class KeyQueue:
         yield self._app
 
     async def _follow(self, path: Iterator[MessagePump]) -> None:
-        """Pass through the queues of ``path``, then handle the next key."""
         for pump in path:
             if pump.is_running and pump.call_later(self._follow, path):
                 self._waits_in = pump

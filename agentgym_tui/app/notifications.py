@@ -48,15 +48,8 @@ _UNFINISHED: Final = frozenset({"queued", *ACTIVE})
 
 
 class EndedBatch(NamedTuple):
-    """A batch that ran and has ended.
-
-    Attributes:
-        is_last: whether no other batch of its battery is unfinished.
-        limits: how many of its episodes a limit stopped, and which; "" if there are none or they are not known.
-    """
-
     batch: BatchRun
-    is_last: bool
+    is_last: bool  # whether no other batch of its battery is unfinished
     limits: str = ""
 
 
@@ -68,9 +61,7 @@ class Notifier:
     """
 
     def __init__(self) -> None:
-        self._active_ids: set[str] = set()
-        self._queued_ids: set[str] = set()
-        self._reported_ids: set[str] = set()
+        self._active_ids, self._queued_ids, self._reported_ids = set[str](), set[str](), set[str]()
         self._n_failovers = 0
 
     def check(self, app: App[Any], store: RunStore, now: datetime, notify: Notify) -> None:
@@ -85,28 +76,22 @@ class Notifier:
     def ended(self, store: RunStore, now: datetime) -> Iterator[EndedBatch]:
         """Yield the batches that ended since the last call, except those that ended more than ``MAX_AGE`` ago."""
         batches = store.batches
-        active_ids = {batch_id for batch_id, batch in batches.items() if batch.status in ACTIVE}
-        failed_ids = {batch_id for batch_id in self._queued_ids & batches.keys() if batches[batch_id].interruption}
-        short_ids = {batch_id for batch_id, batch in batches.items() if _has_just_completed(batch, now)}
+        active_ids = {id for id, batch in batches.items() if batch.status in ACTIVE}
+        failed_ids = {id for id in self._queued_ids & batches.keys() if batches[id].interruption}
+        completed = [(id, batch.published_at) for id, batch in batches.items() if batch.status == "completed"]
+        short_ids = {id for id, at in completed if at is not None and now - as_aware(at) < JUST_ENDED}
         ended_ids = (self._active_ids | failed_ids | (short_ids - self._reported_ids)) - active_ids
-        ended = [batch for batch_id, batch in batches.items() if batch_id in ended_ids]
         self._reported_ids = (self._reported_ids | ended_ids) & batches.keys()
         self._active_ids = active_ids
-        self._queued_ids = {batch_id for batch_id, batch in batches.items() if batch.status == "queued"}
-        for batch in ended:
+        self._queued_ids = {id for id, batch in batches.items() if batch.status == "queued"}
+        unfinished = {
+            batch.battery_id for batch in batches.values() if batch.status in _UNFINISHED and batch.battery_id
+        }
+        for batch in (batch for id, batch in batches.items() if id in ended_ids and batch.status != "queued"):
             ended_at = batch.published_at or batch.ended_at
-            if batch.status != "queued" and (ended_at is None or now - as_aware(ended_at) <= MAX_AGE):
-                is_last = not any(_is_unfinished_sibling(other, batch) for other in batches.values())
-                yield EndedBatch(batch, is_last, limits_text(store.episodes.values(), batch.batch_id))
-
-
-def _has_just_completed(batch: BatchRun, now: datetime) -> bool:
-    published_at = batch.published_at if batch.status == "completed" else None
-    return published_at is not None and now - as_aware(published_at) < JUST_ENDED
-
-
-def _is_unfinished_sibling(other: BatchRun, batch: BatchRun) -> bool:
-    return bool(batch.battery_id) and other.battery_id == batch.battery_id and other.status in _UNFINISHED
+            if ended_at is None or now - as_aware(ended_at) <= MAX_AGE:
+                limits = limits_text(store.episodes.values(), batch.batch_id)
+                yield EndedBatch(batch, batch.battery_id not in unfinished, limits)
 
 
 def notify_batch_ends(app: App[Any], batches: list[EndedBatch], notify: Notify, store: RunStore) -> None:
@@ -114,17 +99,16 @@ def notify_batch_ends(app: App[Any], batches: list[EndedBatch], notify: Notify, 
 
     The toast names the key that shows the summary of a run that has ended.
     """
-    is_last = any(each.is_last for each in batches)
+    last = next((each.batch for each in reversed(batches) if each.is_last), None)
     if notify.toast and batches:
         texts = [ended_text(each.batch, each.limits) for each in batches[:MAX_LINES]]
         more = [f"and {n_more:,} more"] if (n_more := len(batches) - len(texts)) else []
-        last = next((each.batch for each in reversed(batches) if each.is_last), None)
         run = [] if last is None else store.run(last.battery_id or last.batch_id)
         summary = [ended_run_text(run, keymap_of(app).key("run.summary"))] if run else []
         announce(app, "\n".join([*summary, *texts, *more] if len(run) > 1 else [*texts, *more, *summary]))
-    if notify.bell and is_last:
+    if notify.bell and last is not None:
         app.bell()
-    if notify.desktop and is_last and (driver := driver_of(app)) is not None:
+    if notify.desktop and last is not None and (driver := driver_of(app)) is not None:
         driver.write(desktop_sequence(os.environ))
 
 
@@ -134,31 +118,27 @@ def limits_text(episodes: Iterable[Episode], batch_id: str) -> str:
     rounds = [episode.rounds for episode in own if episode.outcome == "truncated"]
     n_timeouts = sum(episode.outcome == "timeout" for episode in own)
     limit = f"the limit of {pluralize(rounds[0], 'round')}" if len(set(rounds)) == 1 else "their limits"
-    stopped = [f"{format_count(len(rounds))} stopped at {limit}"] if rounds else []
-    return ", ".join([*stopped, *([pluralize(n_timeouts, "timeout")] if n_timeouts else [])])
+    stopped = f"{format_count(len(rounds))} stopped at {limit}" if rounds else ""
+    return ", ".join(filter(None, (stopped, pluralize(n_timeouts, "timeout") if n_timeouts else "")))
 
 
 def ended_text(batch: BatchRun, limits: str = "") -> str:
     """Return the environment, final status and counts of an ended batch, ``limits``, and why it was interrupted."""
     was_interrupted = batch.status == "interrupted"
-    parts = [f"{masked_line(batch.env or '?', 60)} {masked_line(batch.status, 20)}"]
-    if batch.n_rated:
-        parts.append(f"success {format_count(batch.n_success)} of {format_count(batch.n_rated)}")
-    if batch.n_errors:
-        parts.append(pluralize(batch.n_errors, "error"))
-    if limits:
-        parts.append(limits)
-    if was_interrupted and (n_left := max(batch.n_planned - batch.n_done, 0)):
-        parts.append(f"{format_count(n_left)} left to resume")
+    n_left = max(batch.n_planned - batch.n_done, 0) if was_interrupted else 0
+    parts = (
+        f"{masked_line(batch.env or '?', 60)} {masked_line(batch.status, 20)}",
+        f"success {format_count(batch.n_success)} of {format_count(batch.n_rated)}" if batch.n_rated else "",
+        pluralize(batch.n_errors, "error") if batch.n_errors else "",
+        limits,
+        f"{format_count(n_left)} left to resume" if n_left else "",
+    )
     reason = sanitize_message(batch.interruption or "", MAX_REASON_CHARS) if was_interrupted else ""
-    return ", ".join(parts) + (f": {reason}" if reason else "")
+    return ", ".join(filter(None, parts)) + (f": {reason}" if reason else "")
 
 
 def short_toast(text: str, width: int, key: str) -> str:
-    """Return ``text`` as at most ``MAX_TOAST_ROWS`` rows of ``width`` columns.
-
-    If it needs more, the last row ends with the ``key`` that shows all of it.
-    """
+    """Return ``text`` as at most ``MAX_TOAST_ROWS`` rows; if it needs more, the last one names the ``key`` for all."""
     rows = wrap_text(text, width, MAX_TOAST_ROWS + 1)
     if len(rows) <= MAX_TOAST_ROWS:
         return text
@@ -168,6 +148,5 @@ def short_toast(text: str, width: int, key: str) -> str:
 
 
 def desktop_sequence(environ: Mapping[str, str]) -> str:
-    """Return the escape sequence for a desktop message; terminals that do not support the sequence ignore it."""
     supports_777 = environ.get("TERM", "").startswith("rxvt") or "VTE_VERSION" in environ
     return OSC_777 if supports_777 else OSC_9

@@ -310,24 +310,18 @@ class Keymap(msgspec.Struct, frozen=True):
 
 
 def keymap_of(app: object) -> Keymap:
-    """Return the keymap of an app; the default keymap if the app has no keymap."""
     keys = getattr(app, "keys", None)  # a protocol that is checked at run time would take longer than a line to draw
     return keys if isinstance(keys, Keymap) else Keymap()
 
 
 def commands_of(scope: str) -> list[Command]:
-    """Return the commands of a scope in their order in ``COMMANDS``.
-
-    Raises:
-        ValueError: no command has this scope.
-    """
+    """Return the commands of a scope in their order in ``COMMANDS``; raise ``ValueError`` without any."""
     if not (commands := [command for command in COMMANDS if command.scope == scope]):
         raise ValueError(f"no command has the scope {scope!r}; scopes are {sorted({c.scope for c in COMMANDS})}")
     return commands
 
 
 def bindings(scope: str) -> list[Binding]:
-    """Return the Textual bindings of all commands of a scope, for the attribute ``BINDINGS`` of a class."""
     return [
         Binding(c.keys, c.action, c.title, show=c.footer, id=c.id, tooltip=c.help or c.title)
         for c in commands_of(scope)
@@ -343,8 +337,6 @@ def apply_together(a: Command, b: Command) -> bool:
 
 
 class AvailableCommand(NamedTuple):
-    """A command, and the app, screen or widget that executes it."""
-
     command: Command
     node: DOMNode
 
@@ -352,8 +344,7 @@ class AvailableCommand(NamedTuple):
 def available_commands(app: App[None], session: Session) -> list[AvailableCommand]:
     """Return the commands of the screen, the focused widget and the app that the session supports.
 
-    Those that start runs come first. While a dialog is open, the commands of the app do not apply, except for those
-    that the dialog binds itself.
+    Those that start runs come first. Below a dialog, the commands of the app do not apply.
     """
     available: list[AvailableCommand] = []
     for node in filter(None, (app.screen, app.focused, None if app.screen.is_modal else app)):

@@ -53,14 +53,11 @@ class Registry(Generic[Entry]):
 
 
 class Requirement(NamedTuple):
-    """What a session must have for a screen or a command, else the user gets ``reason`` as a reply.
-
-    ``prepare`` is called before the screen is shown, and returns a false value as long as there is nothing to show.
-    """
+    """What a session must have for a screen or a command, else the user gets ``reason`` as a reply."""
 
     is_met: Callable[[Session], bool]
     reason: Callable[[Session], str]
-    prepare: Callable[[Session], object] = lambda session: True
+    prepare: Callable[[Session], object] = lambda session: True  # before a screen is shown; false: nothing to show yet
 
 
 ALWAYS: Final = Requirement(lambda session: True, lambda session: "")
@@ -112,23 +109,19 @@ LOGS: Final = Requirement(
 
 
 class Scope(NamedTuple):
-    """A screen, a dialog, a widget or the app, in which the keys of some commands apply.
-
-    Attributes:
-        id: the id, which the commands name.
-        title: heading of its commands in the help.
-        modal: whether it is a dialog, below which no key applies but that of the help.
-        typing: whether it is a field that receives characters, or a dialog with one.
-        below: ids of the scopes whose keys apply at the same time.
-    """
+    """A screen, a dialog, a widget or the app, in which the keys of some commands apply."""
 
     id: str
-    title: str = "This screen"
-    modal: bool = False
-    typing: bool = False
-    below: tuple[str, ...] = (*APP_SCOPES, "list", "table", "queries")
+    title: str = "This screen"  # heading of its commands in the help
+    modal: bool = False  # a dialog, below which no key applies but that of the help
+    typing: bool = False  # a field that receives characters, or a dialog with one
+    below: tuple[str, ...] = (*APP_SCOPES, "list", "table", "queries")  # scopes whose keys apply at the same time
 
 
+_QUESTIONS: Final = (
+    "quit", "cancel", "cancel_all", "archive", "delete", "stop_node", "restart_node", "stop_server", "send_history"
+)  # fmt: skip
+"""Dialogs with a choice of answers."""
 SCOPES: Final = Registry(
     Scope("everywhere", "Everywhere"),
     Scope("run", "Start a run"),
@@ -150,13 +143,7 @@ SCOPES: Final = Registry(
     Scope("saved", modal=True, typing=True, below=("list",)),
     Scope("dialog", modal=True, below=("list",)),
     Scope("report", modal=True, below=("list",)),
-    *(
-        Scope(answers, modal=True, below=())
-        for answers in (
-            *("quit", "cancel", "cancel_all", "archive", "delete"),
-            *("stop_node", "restart_node", "stop_server", "send_history"),
-        )
-    ),
+    *(Scope(question, modal=True, below=()) for question in _QUESTIONS),
 )
 """The scopes that are no screens; any other id is that of a screen."""
 
@@ -166,41 +153,23 @@ def scope_of(id: str) -> Scope:
 
 
 class Command(NamedTuple):
-    """A command with its default keys.
-
-    Attributes:
-        id: the id, which never changes, because user keymaps contain it.
-        keys: Textual key names, separated by commas.
-        title: label in the key bar.
-        action: name of the ``action_…`` method without this prefix, with arguments if there are any.
-        scope: id of the ``Scope`` in which the keys apply.
-        footer: whether the key bar shows the command.
-        available: what a session must have, else the command is not listed.
-    """
-
-    id: str
-    keys: str
+    id: str  # it never changes, because user keymaps contain it
+    keys: str  # default keys: Textual key names, separated by commas
     title: str
-    action: str
-    scope: str
+    action: str  # the ``action_…`` method without this prefix, with arguments if there are any
+    scope: str  # id of the ``Scope`` in which the keys apply
     help: str = ""
-    footer: bool = True
-    available: Requirement = ALWAYS
+    footer: bool = True  # whether the key bar shows the command
+    available: Requirement = ALWAYS  # else the command is not listed
 
 
 class ScreenSpec(NamedTuple):
-    """A screen that the user selects by a key.
+    """A screen that the user selects by a key."""
 
-    Attributes:
-        id: the id, which is also the name of its mode and of the screen that the UI state remembers.
-        key: Textual name of the key that shows it.
-        factory: makes the screen from a ``ScreenContext`` when it is first shown.
-    """
-
-    id: str
+    id: str  # also the name of its mode, and what the UI state remembers
     key: str
     title: str
-    factory: Callable[..., Screen[None]]
+    factory: Callable[..., Screen[None]]  # makes it from a ``ScreenContext`` when it is first shown
     available: Requirement = ALWAYS
     help: str = ""
 

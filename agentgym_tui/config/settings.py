@@ -135,18 +135,13 @@ def _switches(section: Mapping[str, YamlValue], problems: list[str]) -> Iterator
 
 
 def problem_summary(problems: Sequence[str]) -> str:
-    """Return the text of a toast: the first ``MAX_SHOWN_PROBLEMS`` problems, and the number of further problems."""
     n_more = len(problems) - MAX_SHOWN_PROBLEMS
     rest = [f"and {n_more} more; run agentgym-tui config to see all"] if n_more > 0 else []
     return "\n".join(["console.yaml, ignored settings:", *problems[:MAX_SHOWN_PROBLEMS], *rest])
 
 
 def resolve_keymap(requested: Mapping[str, str]) -> tuple[Keymap, list[str]]:
-    """Return the keymap with all valid keys of the user, given by command id, and one line per rejected entry.
-
-    A changed command whose keys conflict with another command gets its default keys back. If both commands were
-    changed, only the command that comes later in ``requested`` does.
-    """
+    """Return the keymap with all valid keys of the user, by command id, and one line per rejected entry."""
     changed: dict[str, str] = {}
     problems: list[str] = []
     for id, keys in requested.items():
@@ -219,11 +214,7 @@ def default_settings_text(path: Path) -> str:
 
 
 def write_default_settings(path: Path) -> bool:
-    """Write the default settings file with mode 0600; return False if the file already exists.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write the default settings file with mode 0600; return False if the file already exists."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

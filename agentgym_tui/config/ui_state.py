@@ -20,11 +20,8 @@ from runner.util.files import read_regular, replace_file, xdg_folder
 MAX_BYTES: Final = 512 * 1024
 MAX_NAMES: Final = 40
 """Maximum number of lists, of panes, and of saved queries of a list."""
-MAX_QUERIES: Final = 20
-"""Maximum number of queries of a list that are remembered."""
-MAX_PLACES: Final = 20
-"""Maximum number of places whose screen and filters are stored; the ones used last are kept."""
-MAX_NAME_CHARS: Final = 40
+MAX_QUERIES, MAX_PLACES, MAX_NAME_CHARS = 20, 20, 40
+"""Of the queries of a list, and of the places, the ones used last are kept."""
 
 _Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)]
 _Words = Annotated[str, msgspec.Meta(max_length=MAX_CHARS)]
@@ -40,13 +37,7 @@ class _Place(msgspec.Struct):
 class UiState(_Place):
     """UI state that is kept between sessions; what belongs to a list has its name as key.
 
-    Attributes:
-        screen: the screen that was shown last.
-        filters: the query of each list that has a filter.
-        sorting: the sort order of each list that is not in its default order.
-        sizes: the size of each adjustable pane, by name, in percent of the space it shares with its neighbor.
-        queries: the last queries of each list, the newest first.
-        saved_queries: the queries of each list that were saved under a name, by that name.
+    Panes have the size in percent of the space that they share with a neighbor; the newest of ``queries`` is the first.
     """
 
     sorting: Annotated[dict[_Name, Sorting], _Few] = {}
@@ -73,7 +64,6 @@ class UiState(_Place):
         self.saved_queries[view] = dict([*others.items(), *added.items()][-MAX_NAMES:])
 
     def set_sorting(self, view: str, sorting: Sorting | None) -> None:
-        """Store the sort order of a list; None removes it, for the default order."""
         self.sorting.pop(view, None)
         if sorting is not None:
             self.sorting[view] = sorting
@@ -97,11 +87,7 @@ def read_ui_state(path: Path, place: str = "") -> UiState:
 
 
 def write_ui_state(path: Path, state: UiState, place: str = "") -> None:
-    """Write the UI state file with mode 0600; keep screens and filters of other places.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write the UI state file with mode 0600; keep screens and filters of other places."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     places, key = _read(path).places, _place_key(place)
     places.pop(key, None)

@@ -86,7 +86,6 @@ class EventRows:
         return len(self.log.shown)
 
     def entry(self, index: int) -> LogEntry | None:
-        """Return the log entry of a row; None if there is no such row."""
         return self.log.shown[index] if 0 <= index < len(self.log.shown) else None
 
     def episode_id(self, index: int) -> str:
@@ -98,7 +97,6 @@ class EventRows:
         return str(self.log.shown[index].number)
 
     def line(self, index: int, width: int) -> Line:
-        """Return the cells of a row; the text of a notice spans the remaining columns."""
         entry = self.log.shown[index]
         at = Cell(format_time(entry.at, "%H:%M:%S", ms=True), "dim")
         if isinstance(entry, LogNotice):
@@ -119,7 +117,7 @@ class EventRows:
 def events_heading(
     reader: EventReader, log: EventLog, store: RunStore, key: Callable[[str], str], width: int
 ) -> list[Line]:
-    """Return the two lines above the messages: query and reading state, then the message counters."""
+    """Return query and reading state, then the message counters."""
     clear, query = key("events.clear"), reader.query
     above = [
         [Cell("Events", "head")],
@@ -135,7 +133,6 @@ def events_heading(
 
 
 def _reading_state(reader: EventReader, key: Callable[[str], str]) -> Cell:
-    """Describe whether the console reads messages, and how many are waiting."""
     waiting = "" if reader.n_waiting is None else f", {format_count(reader.n_waiting)} waiting"
     if reader.paused:
         return Cell(f"‖ paused{waiting}", "warn")
@@ -149,12 +146,9 @@ def _reading_state(reader: EventReader, key: Callable[[str], str]) -> Cell:
 
 
 def _start_text(query: EventQuery) -> str:
-    match query.start:
-        case datetime():
-            return f"{query.start.astimezone():%Y-%m-%d %H:%M:%S}"
-        case int():
-            return f"#{query.start}"
-    return "the beginning" if query.start == "all" else "now"
+    if isinstance(query.start, datetime):
+        return f"{query.start.astimezone():%Y-%m-%d %H:%M:%S}"
+    return {"all": "the beginning", "now": "now"}.get(str(query.start), f"#{query.start}")
 
 
 def _counter_parts(reader: EventReader, log: EventLog, store: RunStore) -> Iterator[Line]:
@@ -172,7 +166,6 @@ def _counter_parts(reader: EventReader, log: EventLog, store: RunStore) -> Itera
 
 
 def entry_info(entry: LogEntry | None, view: str) -> Line:
-    """Return payload size and decode error of a message; an empty line for a notice."""
     if not isinstance(entry, EventMessage):
         return []
     error = decode_error(entry)
@@ -182,7 +175,6 @@ def entry_info(entry: LogEntry | None, view: str) -> Line:
 def empty_events_lines(
     reader: EventReader, log: EventLog, store: RunStore, key: Callable[[str], str], width: int
 ) -> list[Line]:
-    """Return the text shown while the list of messages has no rows."""
     if log.query:
         head = Cell(f"None of {pluralize(len(log), 'message')} matches ", "head")
         shows_all = key_line(key("events.clear"), "shows all messages", 3)
@@ -201,16 +193,14 @@ def empty_events_lines(
 class SubjectRows:
     """A snapshot of the subject tree as rows of ``SUBJECT_COLUMNS``; the key of a row is its subject prefix.
 
-    If the tree has reached its limit, an additional last row, with the key "", counts the messages on all others.
+    Once the tree has reached its limit, a last row with the key "" counts the messages on all other subjects.
     """
 
     def __init__(self, branches: Sequence[SubjectRow] = (), n_others: int = 0) -> None:
-        self.branches = branches
-        self._n_others = n_others
+        self.branches, self._n_others = branches, n_others
 
     @classmethod
     def from_tree(cls, tree: SubjectTree, sorting: Sorting | None = None) -> SubjectRows:
-        """Create the rows of a tree, sorted by subject unless ``sorting`` selects another column."""
         column, descending = sorting or DEFAULT_SORTING
         order = next((each for each in _SORT_KEYS if each == column), None)
         return cls(tree.rows(order or "subject", descending=descending and order is not None), tree.n_others)
@@ -233,13 +223,10 @@ class SubjectRows:
         return self.branches[index].path if index < len(self.branches) else ""
 
     def branch(self, index: int) -> SubjectRow | None:
-        """Return the branch of the tree in a row; None for the row that counts the messages on all others."""
         return self.branches[index] if index < len(self.branches) else None
 
 
 class MessageSummary(NamedTuple):
-    """The sender of a message, the line that describes it, and the id of its episode, "" if it names none."""
-
     node: str
     cell: Cell
     episode_id: str = ""
@@ -277,20 +264,14 @@ def summarize(message: EventMessage) -> MessageSummary:
 
 
 def is_agentgym_message(message: EventMessage) -> bool:
-    """Return whether a message is an AgentGym event according to its subject or CloudEvents type.
-
-    An AgentGym event that does not decode is malformed; any other message may have any payload.
-    """
+    """Whether a message is an AgentGym event by subject or CloudEvents type, so that it is malformed if not decoded."""
     if message.subject in _TYPES or LIVE_SUBJECT.fullmatch(message.subject):
         return True
     return any(key.lower() == "ce-type" and value.strip() in _TYPES for key, value in message.headers.items())
 
 
 def decode_error(message: EventMessage) -> str:
-    """Return why an AgentGym event, or an item of a live batch, cannot be decoded (untrusted text).
-
-    The reason is empty if the message can be decoded, or if it is not an AgentGym event.
-    """
+    """Return why an AgentGym event, or an item of a live batch, cannot be decoded; "" for any other message."""
     if not is_agentgym_message(message):
         return ""
     match decode(message.subject, message.headers, message.payload, EVENT_NAMES):
@@ -368,7 +349,6 @@ def _malformed_cell(message: EventMessage) -> Cell:
 
 
 def _payload_preview(message: EventMessage) -> str:
-    """Return the start of the payload of a message that is not an AgentGym event."""
     head = message.payload[: 4 * MAX_SHOWN]
     try:
         text = head.decode()

@@ -14,7 +14,6 @@ from agentgym_tui.logs.log_file import (
     MAX_PARSED_BYTES,
     LineIndex,
     LogFile,
-    LogRecord,
     LogSearch,
     ReloadReason,
     line_query,
@@ -52,33 +51,27 @@ _RELOAD_TEXTS: Final[dict[ReloadReason, str]] = {
 
 
 class OpenedLog(Searchable[bytes]):
-    """An opened log as rows of ``LOG_COLUMNS``: its lines, or only those that match a search.
+    """An opened log as rows of ``LOG_COLUMNS``: its lines, or only those that match a search, as of ``refresh``.
 
     The key of a row is its line number, counted from 0.
-
-    Attributes:
-        found: the search whose matches are shown; None to show all lines.
-        in_context: whether all lines are shown in spite of a search; after a change, ``refresh`` is due.
-        line_number: number of the line under the cursor when another log was shown.
-        follow: whether the list follows the end of the log.
     """
 
     def __init__(self, log: LogFile) -> None:
         super().__init__(LOG_FIELDS)
         self.log = log
         self.found: LogSearch | None = None
-        self.in_context = self.follow = False
-        self.line_number = self._n_rows = 0
+        self.in_context = False  # whether all lines are shown in spite of a search
+        self.follow = False
+        self.line_number = 0  # that under the cursor when another log was shown
+        self._n_rows = 0
         self._partial_match: int | None = None
         self._index: LineIndex | None = None
         self._cached_row = lru_cache(MAX_CACHED)(partial(_row, log))
 
     def __len__(self) -> int:
-        """Return the number of rows at the last call of ``refresh``."""
         return self._n_rows
 
     def refresh(self) -> None:
-        """Update the number of rows to the lines read and the matches found by now."""
         if self._index is not self.log.index:
             self._index = self.log.index
             self._cached_row.cache_clear()
@@ -90,7 +83,6 @@ class OpenedLog(Searchable[bytes]):
 
     @property
     def n_matches(self) -> int:
-        """Number of matches at the last call of ``refresh``."""
         return 0 if self.found is None else len(self.found.matches) + (self._partial_match is not None)
 
     @property
@@ -98,23 +90,18 @@ class OpenedLog(Searchable[bytes]):
         return self.in_context or self.found is None
 
     def match(self, place: int) -> int:
-        """Return the line number of a match, from 0."""
         if self.found is not None and place < len(self.found.matches):
             return self.found.matches[place]
         return self._partial_match or 0
 
     def match_beyond(self, number: int, by: int) -> int | None:
-        """Return the line number of the next (1) or previous (-1) match after or before a line; None without a match.
-
-        The first one follows the last one.
-        """
+        """Return the line number of the next (1) or previous (-1) match, around the end; None without a match."""
         if self.found is None or not self.n_matches:
             return None
         place = bisect_right(self.found.matches, number) if by > 0 else bisect_left(self.found.matches, number) - 1
         return self.match(place % self.n_matches)
 
     def number(self, row: int) -> int:
-        """Return the line number of a row. Lines are counted from 0."""
         return row if self._shows_all else self.match(row)
 
     def row(self, number: int) -> int:
@@ -127,7 +114,6 @@ class OpenedLog(Searchable[bytes]):
         return str(self.number(index))
 
     def row_of(self, key: str) -> int | None:
-        """Return the row of the line with this key; None if the line is not shown."""
         row = self.row(int(key))
         return row if row < self._n_rows and self.number(row) == int(key) else None
 
@@ -180,7 +166,10 @@ class OpenedLog(Searchable[bytes]):
 def _row(log: LogFile, number: int) -> Line:
     raw_line = log.line(number, MAX_PARSED_BYTES)
     record = parse_record(raw_line.head)
-    text = _row_text(record) or raw_line.head[: 4 * MAX_SHOWN].decode("utf-8", "replace")
+    text = raw_line.head[: 4 * MAX_SHOWN].decode("utf-8", "replace")
+    if record.message:
+        message = f"{record.logger}: {record.message}" if record.logger else record.message
+        text = "  ".join((message, *record.fields))
     tone = _TONES.get(record.kind.lower(), "accent" if record.kind else "dim")
     return [
         Cell(f"{number + 1:,}" if number < 10**7 - 1 else str(number + 1), "dim"),
@@ -190,16 +179,7 @@ def _row(log: LogFile, number: int) -> Line:
     ]
 
 
-def _row_text(record: LogRecord) -> str:
-    """Return logger, message and fields of a log record; "" for another record, of which the line itself is shown."""
-    if not record.message:
-        return ""
-    message = f"{record.logger}: {record.message}" if record.logger else record.message
-    return "  ".join((message, *record.fields))
-
-
 def line_info(entry: LogEntry | None, view: str) -> Line:
-    """Return number and size of the selected line; an empty line if no line is selected."""
     if not isinstance(entry, EventMessage):
         return []
     return [Cell(f"line {entry.number + 1:,} · ", "dim"), payload_size(entry, view)]
@@ -213,13 +193,7 @@ def log_heading(
     position: tuple[int, int] = (0, 1),
     per_second: float = 0.0,
 ) -> list[Line]:
-    """Return the two lines above a log: its path and reading state, then its search, counters and warnings.
-
-    Args:
-        key: returns the key label of a command id.
-        position: index of this log among the opened logs, and the number of opened logs.
-        per_second: bytes read per second while the file is being indexed, else 0.
-    """
+    """Return path and reading state, then search, counters and warnings; ``per_second`` are bytes being indexed."""
     index, n_logs = position
     number = [Cell(f"{index + 1} of {n_logs}", "dim")] if n_logs > 1 else []
     name = cut_start(masked_line(opened.log.path, 300), min(max(width // 2, 20), 120))
@@ -267,7 +241,6 @@ def _match_count(opened: OpenedLog, search: LogSearch) -> Cell:
 
 
 def empty_log_lines(opened: OpenedLog, key: Callable[[str], str], width: int) -> list[Line]:
-    """Return the text shown while a log has no rows: why it cannot be read, or that no line exists or matches."""
     log = opened.log
     if log.failure:
         cause = indented_rows(masked_line(f"{log.path}: {log.failure}", 600), width)

@@ -42,10 +42,8 @@ MACHINE_COLUMNS: Final = (
 )
 MAX_NODES: Final = 10
 """Number of nodes that have a section; those with a problem come first."""
-MAX_ROWS: Final = 4
-"""Maximum number of rows of the text of one problem, and of its next step."""
-MAX_CAUSE: Final = 600
-"""Number of characters shown of the cause of a problem."""
+MAX_ROWS, MAX_CAUSE = 4, 600
+"""Rows of the text of one problem, and of its next step; and characters of its cause."""
 MAX_NAME: Final = 100
 """Number of characters shown of a model in memory, or of why requests failed."""
 MAX_PROCESSES: Final = 3
@@ -62,30 +60,20 @@ _NO_SAMPLE: Final = MachineInfo(Machine(at=datetime(1970, 1, 1, tzinfo=UTC), gpu
 
 
 class Problem(NamedTuple):
-    """Something that is wrong, and what to do.
-
-    Attributes:
-        text: what is wrong, as a sentence without its full stop; ``{}`` in a rule stands for a value.
-        step: the next step.
-        tone: ``bad`` where something fails, ``warn`` where it is slow or at a limit, ``dim`` for a note that is not
-            counted as a problem, such as an environment that is not installed.
-        limit: the load from which on the rule applies.
-        is_on_live: whether the first lines of Live already show it in other words.
-    """
+    """Something that is wrong, as a sentence without its full stop, and the next step; ``{}`` stands for a value."""
 
     text: str
     step: str
-    tone: Tone = "warn"
-    limit: float = 0.0
-    is_on_live: bool = False
+    tone: Tone = "warn"  # ``bad``: it fails, ``warn``: it is slow or at a limit, ``dim``: a note, which is not counted
+    limit: float = 0.0  # the load from which on the rule applies
+    is_on_live: bool = False  # whether the first lines of Live already show it in other words
 
     @property
     def sign(self) -> str:
-        """The sign that carries the meaning of the tone without colors."""
         return {"bad": "✗", "dim": "i"}.get(self.tone, "!")
 
     def found(self, value: str = "", *, cause: str | None = None, step: str | None = None) -> Problem:
-        """Return the problem of this rule; ``cause``, and perhaps a better next step, are what a node has reported."""
+        """Return the problem of this rule with the ``cause``, and perhaps a better step, that a node has reported."""
         reason = f": {masked_line(cause, MAX_CAUSE)}" if cause else ""
         return self._replace(text=self.text.format(value) + reason, step=masked_line(step or self.step, MAX_CAUSE))
 
@@ -177,23 +165,13 @@ RULES: Final[Mapping[str, Problem]] = {
 
 
 class Item(NamedTuple):
-    """A line of the machine screen.
-
-    Attributes:
-        key: identifies the item on the screen.
-        name: its name.
-        now: its present state.
-        trend: recent values, the newest last; None where a value was not known.
-        full: the value that fills the height of the trend; None for the largest of ``trend``.
-        problems: what is wrong with it.
-        env: the environment that the item is about; "" for others.
-    """
+    """A line of the machine screen; ``trend`` has recent values, the newest last, None where one was not known."""
 
     key: str
     name: str
     now: Cell
     trend: Sequence[float | None] = ()
-    full: float | None = None
+    full: float | None = None  # the value that fills the height of the trend; None for the largest one
     problems: Sequence[Problem] = ()
     env: str = ""
 
@@ -208,28 +186,16 @@ class Section(NamedTuple):
 
 
 class MachineView(NamedTuple):
-    """What the sections are made of.
-
-    Attributes:
-        store: the state of the console.
-        key: returns the label of a command's key, by command id.
-        read_only: why this console cannot send commands, "" if it can.
-        problems_only: whether items may be left out that never have a problem: Live asks with each redraw.
-    """
-
     store: RunStore
-    key: Callable[[str], str]
+    key: Callable[[str], str]  # the label of a command's key
     read_only: str = ""
-    problems_only: bool = False
+    problems_only: bool = False  # leave out items that never have a problem: Live asks with each redraw
 
     def press(self, command: str, effect: str) -> str:
-        """Return the hint to press the key of a command."""
         return f"press {self.key(command)} {effect}"
 
 
 class MachineRow(NamedTuple):
-    """A row: its cells, its item if it has one, and whether a problem starts here."""
-
     key: str
     cells: Line
     item: Item | None = None
@@ -250,11 +216,9 @@ class MachineRows:
         return self.rows[index].key
 
     def line(self, index: int, width: int) -> Line:
-        """Return the cells of a row; a row of one cell spans all columns."""
         return self.rows[index].cells
 
     def item(self, index: int) -> Item | None:
-        """Return the item of a row; None for headings and where there is no such row."""
         return self.rows[index].item if 0 <= index < len(self.rows) else None
 
     def next_problem(self, index: int, by: int) -> int | None:
@@ -290,27 +254,22 @@ def _problem_rows(item: Item, problem: Problem, number: int, width: int) -> Iter
 
 
 def sparkline(values: Sequence[float | None], width: int, full: float | None = None) -> str:
-    """Return the newest values as ``width`` columns, the newest at the right; a blank where a value was not known.
-
-    ``full`` is the value of a column of full height; None for the largest value.
-    """
+    """Return the newest values as ``width`` columns, the newest at the right; a blank where a value was not known."""
     known = [max(value, 0.0) for value in values[-width:] if value is not None and math.isfinite(value)]
     if width < 1 or not known:
         return ""
     high = max(full or 0.0, *known) or 1.0
     columns = iter(column_chart(known, len(known), 1, 0.0, high)[0])
-    shown = [" " if value is None or not math.isfinite(value) else next(columns) for value in values[-width:]]
-    return "".join(shown)
+    return "".join(" " if each is None or not math.isfinite(each) else next(columns) for each in values[-width:])
 
 
 def problems_of(sections: Sequence[Section]) -> list[tuple[Item, Problem]]:
-    """Return all problems with their items: what fails comes before what is slow or at a limit. Notes are left out."""
+    """Return all problems with their items: what fails comes before what is slow or at a limit."""
     found = [(item, problem) for section in sections for item in section.items for problem in item.problems]
     return sorted((each for each in found if each[1].tone != "dim"), key=lambda each: each[1].tone != "bad")
 
 
 def machine_heading(sections: Sequence[Section], width: int) -> Line:
-    """Return the heading of the screen: how many problems there are, and the first of them."""
     title: list[Cell] = [Cell("Machine", "head"), SEPARATOR]
     if not (found := problems_of(sections)):
         return join_parts([[*title, Cell("● nothing is wrong", "good")]], width)
@@ -319,10 +278,7 @@ def machine_heading(sections: Sequence[Section], width: int) -> Line:
 
 
 def machine_summary(view: MachineView, width: int) -> Line:
-    """Return the part of the status line of Live about the machine: the number of problems and the screen's key.
-
-    It names the first problem that Live does not show elsewhere. It is empty where nothing is wrong.
-    """
+    """Return the number of problems, the screen's key and the first problem that Live does not show elsewhere."""
     found = problems_of(machine_sections(view._replace(problems_only=True)))
     if not found or width < 1:
         return []
@@ -336,7 +292,6 @@ def _with_first(text: str, found: Sequence[tuple[Item, Problem]]) -> str:
 
 
 def machine_sections(view: MachineView) -> list[Section]:
-    """Return all sections: those of the nodes, then those that all nodes share."""
     shared = (_model_section, _environment_section, _worker_section, _broker_section)
     return [*_node_sections(view), *(section(view) for section in shared)]
 
@@ -368,7 +323,6 @@ def _reached(rule: str, now: float | None, shown: str, values: Sequence[float | 
 
 
 def _node_sections(view: MachineView) -> list[Section]:
-    """Return a section for each node; beyond ``MAX_NODES``, the last one counts the other nodes."""
     nodes = list(view.store.nodes.values())
     if view.problems_only:
         nodes = list(filter(_can_have_problem, nodes))
@@ -437,7 +391,6 @@ def _disk_load(machine: Machine) -> float | None:
 
 
 def _gpus(node: NodeInfo, machine: MachineInfo) -> Iterator[Item]:
-    """Yield the lines of a node's GPUs, or one that gives the reason why there are none."""
     for place, gpu in enumerate(machine.latest.gpu):
         yield from _gpu_items(f"gpu {node.name} {place}", gpu, place, machine.history)
     if machine.latest.gpu:
@@ -495,7 +448,6 @@ def _gpu_memory(gpu: GpuState | GpuInstance, name: str | None = None) -> Iterato
 
 
 def _model_section(view: MachineView) -> Section:
-    """Return the model endpoints in the order in which agents try them."""
     items = [item for name, each in view.store.endpoints.items() for item in _endpoint_items(view, name, each)]
     empty = "no model endpoint has been checked yet: the node checks those of its profile"
     return Section("models", "Model servers", items, empty)
@@ -580,7 +532,6 @@ def _server_items(view: MachineView, name: str) -> Iterator[Item]:
 
 
 def _environment_section(view: MachineView) -> Section:
-    """Return the servers of environments, one line for all environments without a server, and those with a problem."""
     envs = list(view.store.envs.values())
     embedded = [env for env in envs if env.transport == "embedded" and env.status in ("embedded", "up")]
     items = [_environment_item(view, env) for env in envs if env not in embedded and env.status is not None]
@@ -609,7 +560,6 @@ def _environment_item(view: MachineView, env: EnvironmentState) -> Item:
 
 
 def _worker_section(view: MachineView) -> Section:
-    """Return the worker processes of each batch that runs, and what a batch waits for."""
     batches = [each for each in view.store.batches.values() if each.status not in (*ENDED, "queued")]
     shown = [each for each in batches if each.workers is not None or each.waiting_for]
     n_playing = sum(each.is_active for each in view.store.running_episodes())
@@ -635,7 +585,6 @@ def _batch_item(view: MachineView, batch: BatchRun) -> Item:
 
 
 def _broker_section(view: MachineView) -> Section:
-    """Return the connection to the broker, the external brokers, and what of the messages was lost."""
     items = [_link_item(view)]
     for node in view.store.nodes.values():
         if node.egress and not node.lost:

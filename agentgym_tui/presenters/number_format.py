@@ -31,7 +31,7 @@ def format_duration(seconds: float | None) -> str:
 
 
 def format_time(time: datetime | None, form: str = "%m-%d %H:%M", *, ms: bool = False) -> str:
-    """Format a time in the local time zone, as by ``strftime`` and with milliseconds if ``ms`` is True."""
+    """Format a time in the local time zone, as by ``strftime``."""
     try:
         shown = "" if time is None else time.astimezone().strftime(form)
     except (OverflowError, ValueError, OSError):  # year 1 and year 9999 have no local time everywhere
@@ -40,7 +40,7 @@ def format_time(time: datetime | None, form: str = "%m-%d %H:%M", *, ms: bool = 
 
 
 def format_reward(value: float | None) -> str:
-    """Format a reward in at most nine characters, such as ``0.25``, ``-1`` and ``1e+09``."""
+    """Format a reward in at most nine characters."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     if abs(value) >= 1000:
@@ -56,7 +56,6 @@ def format_rate(value: float | None) -> str:
 
 
 def format_cost(value: float, currency: str = "") -> str:
-    """Format an amount of money without an exponent, such as ``0.0123`` or ``0.0123 USD``; NaN is unknown."""
     return format_amount(value, currency) if math.isfinite(value) else UNKNOWN
 
 
@@ -91,29 +90,24 @@ def format_gpu_memory(number: int | None) -> str:
 
 
 def format_energy(joules: float) -> str:
-    """Format an energy, such as ``950 J`` and ``24 kJ``."""
     return format_size(round(joules), "J")
 
 
 def format_percent(value: float | None) -> str:
-    """Format a percentage between 0 and 100; a value outside this range is replaced by the nearer limit."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     return percent_text(max(0.0, min(value, 100.0)) / 100)
 
 
 def format_interval(bounds: tuple[float, float] | None) -> str:
-    """Format an interval of rates, such as ``41-62%``; an en dash without one."""
     return UNKNOWN if bounds is None else "-".join(map(percent_text, bounds)).replace("%-", "-")
 
 
 def format_share(part: int, whole: int) -> str:
-    """Format the quotient of ``part`` and ``whole`` as a percentage; an en dash if ``whole`` is not positive."""
     return format_percent(100 * part / whole) if whole > 0 else UNKNOWN
 
 
 def progress_bar(share: float, width: int) -> str:
-    """Return a horizontal bar of ``width`` characters whose filled part is ``share`` (0 to 1)."""
     full = round(max(0.0, min(share, 1.0)) * width)
     return "█" * full + "░" * (width - full)
 

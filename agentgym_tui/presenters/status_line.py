@@ -67,14 +67,10 @@ _GAP: Final = len(SEPARATOR.text)
 def status_lines(
     store: RunStore, title: str, width: int, *, max_cause_lines: int = 0, problem: Line = ()
 ) -> list[Line]:
-    """Describe the bus link, nodes, state directory, models and host computer.
+    """Describe the bus link, nodes, state directory, models and host computer on one line, on two if it is narrow.
 
-    The result has one line on a terminal of at least ``ONE_LINE_WIDTH`` columns, else two, plus up to
-    ``max_cause_lines`` lines for the cause of a failed link that does not fit into the first line.
-
-    Args:
-        title: location of the session, used when no node reports its state directory.
-        problem: what is wrong with the machine.
+    Up to ``max_cause_lines`` more have the cause of a failed link. ``title`` is shown while no node reports its state
+    directory, ``problem`` is what is wrong with the machine.
     """
     cause, cause_lines = _cause_text(store), list[Line]()
     if max_cause_lines and display_width(cause) > width - line_width(_link_cells(store, "")) - _GAP:
@@ -96,7 +92,6 @@ def status_line(store: RunStore, title: str, width: int) -> Line:
 
 
 def episode_line(store: RunStore, episode: Episode | None, width: int) -> Line:
-    """Describe the watched episode: environment, task, outcome, progress and agent."""
     if episode is None:
         return join_parts([[Cell("no episode running", "dim")]], width)
     room = max(width // 3, 8)
@@ -131,13 +126,7 @@ def progress_line(
     n_waiting: int = 0,
     currency: str = "",
 ) -> Line:
-    """Describe the progress of a batch, whose node may be lost; an empty line if there is no batch.
-
-    Args:
-        now: seconds of the console's monotonic clock.
-        spent: tokens and cost of all episodes of the batch, including running episodes; the cost is None if unknown.
-        n_waiting: number of batches that wait.
-    """
+    """Describe the progress of a batch; ``spent`` has tokens and cost of all its episodes, also of running ones."""
     if batch is None:
         return []
     done, planned, workers = batch.n_done, batch.n_planned, batch.workers
@@ -169,7 +158,6 @@ def progress_line(
 
 
 def _location_parts(store: RunStore, title: str, width: int, cause: str) -> list[Line]:
-    """Describe the bus link, its problem and the state directory; drop the bus address if space is short."""
     node = _only_node(store)
     title = (node.data_dir if node else "") or title
     least = min(len(title), _MIN_TITLE)
@@ -208,7 +196,6 @@ def _only_node(store: RunStore) -> NodeInfo | None:
 
 
 def _cause_text(store: RunStore) -> str:
-    """Return why the link has failed, or else which nodes cannot store anything."""
     full = [node for node in store.nodes.values() if node.storage and not node.lost]
     name = "{}: {}" if len(store.nodes) > 1 else "{1}"
     causes = [store.link.cause] if store.link.cause else [name.format(node.name, node.storage) for node in full]
@@ -255,10 +242,7 @@ def _endpoint_states(store: RunStore, names: Sequence[str]) -> str:
 
 
 def outcome_cell(episode: Episode | EpisodeRow, width: int = 80) -> Cell:
-    """Return the outcome of an episode with its reason or error type; for an unfinished episode its state.
-
-    A reason that does not fit into ``width`` columns is shortened or left out.
-    """
+    """Return the outcome of an episode, or its state, with the longest reason that fits into ``width`` columns."""
     if episode.outcome is not None:
         text, tone = OUTCOMES.get(episode.outcome, (episode.outcome, "plain"))
         text = next((reason for reason in _outcome_reasons(episode) if display_width(reason) <= width), text)
@@ -270,7 +254,6 @@ def outcome_cell(episode: Episode | EpisodeRow, width: int = 80) -> Cell:
 
 
 def _outcome_reasons(episode: Episode | EpisodeRow) -> Iterator[str]:
-    """Yield texts that say why an episode ended, the longest first; none where the outcome needs no reason."""
     rounds, last = pluralize(episode.rounds, "round"), episode.steps[-1:] if isinstance(episode, Episode) else []
     if episode.outcome == "truncated" and last and last[0].done:
         yield f"… stopped by the environment after {rounds}"
@@ -298,10 +281,7 @@ def _time_cell(batch: BatchRun, now: float) -> Cell:
 
 
 def time_left(batch: BatchRun, now: float) -> float | None:
-    """Return the estimated seconds until a batch ends, which pass while it runs; None if they are not known.
-
-    ``now`` has the seconds of the console's monotonic clock.
-    """
+    """Return the estimated seconds until a batch ends, which pass while it runs; None if they are not known."""
     if batch.eta_s is None or batch.status not in ("running", "paused"):
         return None
     return max(batch.eta_s - _passed_s(batch, now), 0.0)

@@ -106,7 +106,6 @@ class EventsScreen(LineBrowser):
         self._is_first_selected = True
 
     def on_mount(self) -> None:
-        """Start reading."""
         self._ticker = self.set_interval(RATE_INTERVAL_S, self._tick)
         self.set_query(self._query)
 
@@ -120,7 +119,6 @@ class EventsScreen(LineBrowser):
         self.show_texts()
 
     def set_query(self, query: EventQuery) -> None:
-        """Discard all messages and read the messages that match ``query``."""
         self._query = query
         self.ui_state.set_filter(SUBJECTS_KEY, "" if query.patterns == ALL_SUBJECTS else " ".join(query.patterns))
         if self._ticker is None:  # ``on_mount`` reads it
@@ -134,7 +132,6 @@ class EventsScreen(LineBrowser):
         self._draw_subjects()
 
     def show_episode(self, episode_id: str) -> None:
-        """Show all messages of an episode."""
         self.filter.text = ""
         started_at = ulid_time(episode_id)
         self.set_query(EventQuery(start="all" if started_at is None else started_at - MARGIN, episode=episode_id))
@@ -177,11 +174,9 @@ class EventsScreen(LineBrowser):
         return "" if episode is None else episode.env
 
     def action_subject(self) -> None:
-        """Prompt for the subjects to show."""
         self.open_prompt(SUBJECT_HINT, lambda text: self._query_subjects(parse_patterns(text), text))
 
     def action_episode(self) -> None:
-        """Show all messages of the selected message's episode."""
         if episode_id := self._rows.episode_id(self.table.cursor):
             self.show_episode(episode_id)
         else:
@@ -195,13 +190,11 @@ class EventsScreen(LineBrowser):
             self.set_query(default_query())
 
     def action_tree(self) -> None:
-        """Focus the subject tree, or go back to the messages."""
         to_tree = not self._tree.has_focus
         self.set_class(to_tree, "-tree")
         self.set_focus(self._tree if to_tree else self.table)
 
     def action_fold(self) -> None:
-        """Fold or unfold the selected branch of the subject tree."""
         if (branch := self._branches.branch(self._tree.cursor)) is not None and branch.n_children:
             self._log.subjects.toggle(branch.path)
             self._draw_subjects()
@@ -263,7 +256,6 @@ class EventsScreen(LineBrowser):
             self.show_all()
 
     def _tick(self) -> None:
-        """Update the rates and counts in the subject tree."""
         self._log.subjects.tick(self._now())
         self._draw_subjects()
         self.show_texts()

@@ -27,18 +27,10 @@ from runner.query.fields import Field
 
 
 class LineBrowser(SessionScreen):
-    """A screen with a table of lines, a filter and a prompt above it, and the selected line below it.
-
-    The UI state holds filter words, sort orders and pane sizes.
-
-    Attributes:
-        table: the table of lines.
-        payload: the view of the selected line.
-    """
+    """A screen with a table of lines, a filter and a prompt above it, and the selected line below it."""
 
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
     FILTER_HINT: ClassVar[str]
-    """Placeholder of the filter."""
     GO_TO_HINT: ClassVar[str]
     """Placeholder of the prompt for a place in the lines."""
     keeps_filter = True
@@ -88,11 +80,9 @@ class LineBrowser(SessionScreen):
         raise NotImplementedError
 
     def show_found(self) -> None:
-        """Show the lines that match the filter."""
         self.show_all()
 
     def search(self, text: str) -> None:
-        """Show only the lines that match a query."""
         self.filter.search(text)
 
     def query_fields(self) -> list[Field]:
@@ -102,32 +92,26 @@ class LineBrowser(SessionScreen):
         self.filter.open()
 
     def action_clear(self) -> None:
-        """Clear the filter and show all lines."""
         self.filter.clear()
 
     def action_queries(self) -> None:
         self.filter.open_saved()
 
     def show_texts(self) -> None:
-        """Redraw the heading and the text that replaces an empty table."""
         self.show_lines("summary", "nothing")
 
     def open_prompt(self, hint: str, use: Callable[[str], None]) -> None:
-        """Open the prompt; ``use`` is called with what the user enters."""
         self._use_entered = use
         self.add_class("-prompting")
         self._prompt.prompt(hint)
 
     def action_go_to(self) -> None:
-        """Prompt for a place in the lines."""
         self.open_prompt(self.GO_TO_HINT, self.go_to)
 
     def action_next_view(self) -> None:
-        """Show the selected line in the next representation."""
         self.payload.next_view()
 
     def action_copy(self, raw: bool = False) -> None:
-        """Copy the shown text; visible symbols replace control characters unless ``raw`` is True."""
         copy_to_clipboard(self.app, self.payload.text(), raw=raw)
 
     @on(EntryInput.Closed)
@@ -142,7 +126,6 @@ class LineBrowser(SessionScreen):
             self.line_selected()
 
     def line_selected(self) -> None:
-        """Show the line under the cursor."""
         self.payload.show(self.entry)
 
     @on(LineList.Selected)
@@ -156,7 +139,6 @@ class LineBrowser(SessionScreen):
             self._draw_timer = self.set_timer(wait_s, self.show_all)
 
     def show_all(self) -> None:
-        """Redraw everything."""
         if self._draw_timer is not None:
             self._draw_timer.stop()
             self._draw_timer = None

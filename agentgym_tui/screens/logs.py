@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -38,12 +39,7 @@ SHARES: Final = (Share("lines", "log.lines", "height", 20, 80),)
 
 
 class LogScreen(LineBrowser):
-    """A screen that shows the logs of a session, one log at a time, and reads the shown log while it is visible.
-
-    Attributes:
-        logs: the opened logs.
-        opened: the shown log.
-    """
+    """A screen that shows the logs of a session, one at a time, and reads the shown log while it is visible."""
 
     SCOPE = "log"
     AUTO_FOCUS = "#lines"
@@ -70,7 +66,6 @@ class LogScreen(LineBrowser):
         self._drawn_signature: tuple[object, ...] = ()
 
     def on_mount(self) -> None:
-        """Start reading after the first paint."""
         self.call_after_refresh(self._start_reading)
 
     def on_screen_resume(self) -> None:
@@ -85,7 +80,6 @@ class LogScreen(LineBrowser):
             opened.follow = self.session.has_node_logs
 
     def on_screen_suspend(self) -> None:
-        """Suspend reading at the end of the current chunk."""
         self._suspended = True
 
     @property
@@ -159,7 +153,6 @@ class LogScreen(LineBrowser):
         self.show_texts()
 
     def action_reload(self) -> None:
-        """Open the file at the log's path again."""
         start_worker(self, partial(self._reload, self.opened.log), group="reload", exclusive=True)
 
     @on(LineList.FollowChanged, "#lines")
@@ -190,15 +183,9 @@ class LogScreen(LineBrowser):
                 else:
                     self.draw_soon(DRAW_INTERVAL_S if self.opened.log.is_complete else DRAW_WHILE_READING_S)
             if not more:
-                await self._wait()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), None if self._suspended else POLL_INTERVAL_S)
                 self._rate_start = (self._now(), self.opened.log.index.size)
-
-    async def _wait(self) -> None:
-        try:
-            async with asyncio.timeout(None if self._suspended else POLL_INTERVAL_S):
-                await self._wake.wait()
-        except TimeoutError:
-            return
 
     async def _go_to(self, opened: OpenedLog, text: str) -> None:
         target = await asyncio.to_thread(_line_of, opened.log, text)
@@ -218,14 +205,12 @@ class LogScreen(LineBrowser):
         self.refresh_view()
 
     def action_neighbor(self, by: int) -> None:
-        """Show the opened log ``by`` positions after the shown log, in its last view state."""
         if len(self.logs) == 1:
             self.toast("no other log is open")
-            return
-        self._show_log(self.logs[(self.logs.index(self.opened) + by) % len(self.logs)])
+        else:
+            self._show_log(self.logs[(self.logs.index(self.opened) + by) % len(self.logs)])
 
     def show_path(self, path: Path) -> None:
-        """Show the log at a path, if it is open."""
         found = next((opened for opened in self.logs if opened.log.path == path), None)
         if found is not None and found is not self.opened:
             self._show_log(found)

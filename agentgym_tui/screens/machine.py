@@ -24,7 +24,7 @@ class MachineScreen(SessionScreen):
 
     def __init__(self, context: ScreenContext) -> None:
         super().__init__(context)
-        self._drawn: tuple[int, int] = (-1, -1)
+        self._drawn = (-1, -1)  # version of the store, and width
         self._rows: MachineRows | None = None
         self._table = Table(MACHINE_COLUMNS, id="machine")
 
@@ -44,7 +44,6 @@ class MachineScreen(SessionScreen):
         self.show_lines("summary", "status")
 
     def on_resize(self) -> None:
-        """Wrap the sentences for the new width."""
         self.draw(self.session.store)
 
     def selected_env(self) -> str:
@@ -52,7 +51,6 @@ class MachineScreen(SessionScreen):
         return "" if item is None else item.env
 
     def action_problem(self, by: int) -> None:
-        """Go to the next or the previous problem."""
         if self._rows is None:
             return
         if (place := self._rows.next_problem(self._table.cursor, by)) is None:
@@ -62,7 +60,6 @@ class MachineScreen(SessionScreen):
 
     @on(LineList.Selected, "#machine")
     def _line_selected(self) -> None:
-        """List the episodes of the selected environment."""
         if self.accepts_keys and (env := self.selected_env()):
             self.post_message(self.EpisodesRequested(env))
 

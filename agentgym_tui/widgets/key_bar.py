@@ -34,20 +34,13 @@ class _Key(NamedTuple):
 
 
 class KeyBar(StaticLines):
-    """The keys of the available commands; a click on a key runs its command. The help lists the keys that do not fit.
-
-    Args:
-        scope: scope of the commands at the left; the commands that work on every screen are at the right.
-        session: the session; commands that it does not support are left out.
-        first: scope of commands that stand before those of ``scope``; "" for none.
-    """
+    """The keys of the available commands of ``scope``, and at the right those of every screen; each can be clicked."""
 
     def __init__(self, scope: str, session: Session, *, first: str = "") -> None:
         super().__init__(self._make_lines)
         self._scope, self._session, self._first, self._preferred = scope, session, first, ""
 
     def set_first(self, first: str) -> None:
-        """Replace the scope of the commands that stand before the others; "" for none."""
         self._first = first
         self.show()
 
@@ -63,19 +56,16 @@ class KeyBar(StaticLines):
                 await self.app.run_action(key.command.action, node)
 
     def _make_lines(self, width: int) -> Sequence[Line]:
-        line: list[Cell] = []
-        at = 0
+        line, at = list[Cell](), 0
         for start, key in self._positions(width):
-            line += [Cell(" " * (start - at)), Cell(key.label, "accent")]
-            line.append(Cell(f" {key.title}", "dim"))
+            line += [Cell(" " * (start - at)), Cell(key.label, "accent"), Cell(f" {key.title}", "dim")]
             at = start + key.width
         return [line]
 
     def _positions(self, width: int) -> Iterator[tuple[int, _Key]]:
-        """Yield each key with its column: the screen's keys at the left, ``ALWAYS_SHOWN`` at the right.
+        """Yield each key with its column: the screen's keys at the left, ``ALWAYS_SHOWN`` and others at the right.
 
-        If there is room, the keys of the other screens are added at the right. If there is none for some of the
-        screen's keys, the help has the title ``MORE``.
+        If there is no room for some of the screen's keys, the help has the title ``MORE``.
         """
         by_label: dict[str, _Key] = {}
         for each in (key for scope in filter(None, (self._first, self._scope)) for key in self._keys(scope)):

@@ -37,8 +37,6 @@ class TextView(LineList):
 
 
 class Tab(NamedTuple):
-    """A tab's id and title, and the command whose key selects it."""
-
     id: str
     title: str
     command: str
@@ -55,28 +53,23 @@ class TabBar(StaticLines):
 
     def __init__(self, tabs: Sequence[Tab], *, id: str | None = None) -> None:
         super().__init__(self._line, id=id)
-        self._tabs = tabs
-        self._shown = tabs[0].id
+        self._tabs, self._shown = tabs, tabs[0].id
         self._note: Line = ()
 
     def select_tab(self, tab: str) -> None:
-        """Mark the tab with id ``tab`` as selected."""
         self._shown = tab
         self.show(self._line)
 
     def set_tabs(self, tabs: Sequence[Tab]) -> None:
-        """Replace the tabs; the selected tab must be among them."""
         if tabs != self._tabs:
             self._tabs = tabs
             self.show(self._line)
 
     def set_note(self, note: Line) -> None:
-        """Set the text to the right of the tabs."""
         self._note = note
         self.show(self._line)
 
     def on_click(self, event: events.Click) -> None:
-        """Post ``TabSelected`` for the tab under the pointer."""
         column = event.x - 1
         for tab in self._tabs:
             width = display_width(self._label(tab))
@@ -85,32 +78,22 @@ class TabBar(StaticLines):
             column -= width + len(_GAP)
 
     def _line(self, width: int) -> Sequence[Line]:
-        cells: list[Cell] = []
-        for tab in self._tabs:
-            cells += [Cell(self._label(tab), "head" if tab.id == self._shown else "dim"), Cell(_GAP)]
-        return [cut_line([*cells, *self._note], width)]
+        labels = [Cell(self._label(tab), "head" if tab.id == self._shown else "dim") for tab in self._tabs]
+        return [cut_line([*(cell for label in labels for cell in (label, Cell(_GAP))), *self._note], width)]
 
     def _label(self, tab: Tab) -> str:
         return f"{'●' if tab.id == self._shown else '○'} {tab.title} {keymap_of(self.app).key(tab.command)}"
 
 
 class PayloadView(Vertical):
-    """The selected bus message or log line in one of several representations.
-
-    Args:
-        views: names of the representations, in tab order.
-        about: makes the note beside the tabs from the shown message or line and the name of the representation.
-        command: id of the command that shows the next representation.
-    """
+    """The selected bus message or log line in one of several views; ``about`` makes the note beside the tabs."""
 
     def __init__(
         self, views: Sequence[str], about: Callable[[LogEntry | None, str], Line], *, command: str, id: str
     ) -> None:
         super().__init__(id=id)
-        self._about = about
+        self._about, self._views, self._view = about, tuple(views), views[0]
         self._entry: LogEntry | None = None
-        self._views = tuple(views)
-        self._view = self._views[0]
         self._bar = TabBar([Tab(name, name.capitalize(), command) for name in views], id="tabs")
         self.lines = TextView(id="payload")
 
@@ -119,21 +102,17 @@ class PayloadView(Vertical):
         yield self.lines
 
     def show(self, entry: LogEntry | None) -> None:
-        """Show a bus message or log line; None empties the view."""
         if entry is not self._entry:
             self._entry = entry
             self._fill()
 
     def mark(self, expression: re.Pattern[str] | None) -> None:
-        """Mark what an expression finds in the text; None marks nothing."""
         self.lines.found = expression
 
     def next_view(self) -> None:
-        """Show the next representation; the first representation follows the last."""
         self._select_view(self._views[(self._views.index(self._view) + 1) % len(self._views)])
 
     def text(self) -> str:
-        """Return the raw, untrusted text of the shown representation."""
         return payload_text(self._entry, self._view)
 
     @on(TabBar.TabSelected)

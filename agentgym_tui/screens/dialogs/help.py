@@ -44,8 +44,6 @@ _MAX_ROWS: Final = 4
 
 
 class HelpDialog(DialogScreen[None]):
-    """A dialog that lists the available commands with their keys, and the fields of the screen's filter."""
-
     SCOPE = "dialog"
 
     def __init__(self, commands: Sequence[AvailableCommand], fields: Sequence[Field] = ()) -> None:
@@ -90,8 +88,6 @@ def _explained(label: str, more: Line, meaning: str, width: int) -> Iterator[Lin
 
 
 class CommandPalette(DialogScreen[AvailableCommand]):
-    """A dialog to choose one of the available commands."""
-
     SCOPE = "palette"
     AUTO_FOCUS = "#words"
 
