@@ -275,7 +275,7 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
             self.push_screen(opened, event.closed)
 
     async def on_console_screen_events_requested(self, event: ConsoleScreen.EventsRequested) -> None:
-        from agentgym_tui.screens.events import EventsScreen
+        from agentgym_tui.screens.line_browser import EventsScreen
 
         if not BUS.is_met(self.session):
             toast(self, BUS.reason(self.session))
@@ -283,7 +283,7 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
             screen.show_episode(event.episode_id)
 
     async def on_episodes_screen_log_requested(self, event: EpisodesScreen.LogRequested) -> None:
-        from agentgym_tui.screens.logs import LogScreen
+        from agentgym_tui.screens.line_browser import LogScreen
 
         if isinstance(screen := await self._switch_to(LOGS_SCREEN), LogScreen):
             screen.show_path(event.path)

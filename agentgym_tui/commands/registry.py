@@ -193,9 +193,11 @@ LIVE_SCREEN: Final = ScreenSpec("live", "1", "Live", lazy("screens.live:LiveScre
 EPISODES_SCREEN: Final = ScreenSpec(
     "episodes", "2", "Episodes", lazy("screens.episodes.screen:EpisodesScreen"), ALWAYS, "stored and running episodes"
 )  # fmt: skip
-EVENTS_SCREEN: Final = ScreenSpec("events", "3", "Events", lazy("screens.events:EventsScreen"), BUS, "all bus messages")
+EVENTS_SCREEN: Final = ScreenSpec(
+    "events", "3", "Events", lazy("screens.line_browser:EventsScreen"), BUS, "all bus messages"
+)
 LOGS_SCREEN: Final = ScreenSpec(
-    "logs", "4", "Logs", lazy("screens.logs:LogScreen"), LOGS, "logs of the node, or opened ones"
+    "logs", "4", "Logs", lazy("screens.line_browser:LogScreen"), LOGS, "logs of the node, or opened ones"
 )
 RESULTS_SCREEN: Final = ScreenSpec(
     "results", "7", "Results", lazy("screens.results:ResultsScreen"), RESULTS,

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.logs.log_file import LogFile
-from agentgym_tui.screens.logs import LogScreen
+from agentgym_tui.screens.line_browser import LogScreen
 from tests.support.console.fake_session import files_session
 from tests.support.console.pilot import wait_for_widget_text, wait_until
 from tests.support.console.samples import FakeClock

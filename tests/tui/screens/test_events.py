@@ -11,7 +11,7 @@ from agentgym_tui.app.console import Console
 from agentgym_tui.commands.keymap import COMMANDS, available_commands
 from agentgym_tui.screens.dialogs.texts import HexDumpDialog
 from agentgym_tui.screens.episode import EpisodeScreen
-from agentgym_tui.screens.events import EventsScreen
+from agentgym_tui.screens.line_browser import EventsScreen
 from agentgym_tui.widgets.payload_view import TextView
 from agentgym_tui.widgets.table import Table
 from runner.events.codec import encode

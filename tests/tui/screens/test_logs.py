@@ -12,7 +12,7 @@ from agentgym_tui.app.console import Console
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.dialogs.texts import HexDumpDialog
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
-from agentgym_tui.screens.logs import LogScreen
+from agentgym_tui.screens.line_browser import LogScreen
 from agentgym_tui.widgets.payload_view import TextView
 from tests.support.console.fake_session import busy_session, files_session
 from tests.support.console.log_consoles import log_line, log_lines, log_screen, logs_app, logs_pilot, wait_until_read

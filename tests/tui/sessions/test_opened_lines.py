@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agentgym_tui.app.console import Console
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
-from agentgym_tui.screens.logs import LogScreen
+from agentgym_tui.screens.line_browser import LogScreen
 from agentgym_tui.sessions import file_library
 from agentgym_tui.sessions.episode_files import UNFINISHED, holds_episodes, line_names, read_line
 from agentgym_tui.sessions.file_library import FileLibrary
