@@ -18,7 +18,6 @@ MAX_LINE_CHARS: Final = 2_000
 """Number of characters shown of a line that is not wrapped, because a line of 1 MB takes seconds to lay out."""
 
 MAX_TEXT_LINES: Final = 5_000
-"""Largest number of lines shown of one text."""
 
 _MAX_MASKED_ROWS: Final = 20
 _STRIDE: Final = 64

@@ -24,7 +24,6 @@ from runner.util.clock import is_ulid
 
 TOAST_TIMEOUT_S, ERROR_TIMEOUT_S = 4.0, 6.0
 MAX_MESSAGES: Final = 50
-"""Messages that are kept for each app."""
 MAX_MESSAGE_CHARS: Final = 8_000
 
 
@@ -129,7 +128,6 @@ def _byte_count(n: int) -> str:
 # Files in a folder of the user: episodes as JSON, and pictures of the screen as SVG.
 
 MAX_COPIES: Final = 100
-"""Maximum number of files in a folder whose names differ only in the appended number."""
 
 _FONT_FACE = re.compile(r"\s*@font-face\s*\{[^{}]*\}")
 _COMMENT = re.compile(r"\s*<!--.*?-->", re.DOTALL)
@@ -207,7 +205,6 @@ def start_worker(node: DOMNode, work: Callable[[], Awaitable[object]], *, group:
 
 
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 0.5
-"""Limits of the time between two repaints."""
 CPU_TIME_FACTOR: Final = 5
 """The interval is ``CPU_TIME_FACTOR`` times the CPU time used since the last repaint, within the two limits above."""
 

@@ -42,9 +42,7 @@ if TYPE_CHECKING:
 Program: TypeAlias = Literal["pager", "editor"]
 
 MIN_SIZE: Final = (60, 20)
-"""Minimum size of the terminal: columns and lines."""
 SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-"""Signals that end the console."""
 EXIT_TIMEOUT_S, HANGUP_TIMEOUT_S = 3.0, 1.5
 """Seconds between a signal, or the end of the terminal, and the forced exit of the process."""
 RESTORE_MODES: Final = (

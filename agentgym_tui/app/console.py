@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from runner.query.fields import Field
 
 START_COMMANDS: Final = ("run.selected", "run.form", "run.battery")
-"""Ids of the commands that start a run."""
 
 TICK_MARGIN_S: Final = 0.01
 """Seconds after which a limit is surely exceeded."""

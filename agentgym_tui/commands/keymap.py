@@ -281,7 +281,6 @@ _KEY_CHARACTERS: Final = {"slash": "/", "backslash": "\\", "at": "@", "minus": "
 
 
 HELP: Final = "app.help"
-"""The command of the app that dialogs have, too."""
 
 FIXED_KEYS: Final = {"focus.next": "tab", "focus.previous": "shift+tab", "field.submit": "enter"}
 """Keys that Textual's own widgets handle, by what they do; the user cannot change them."""

@@ -62,7 +62,6 @@ class Requirement(NamedTuple):
 
 ALWAYS: Final = Requirement(lambda session: True, lambda session: "")
 NODE: Final = Requirement(lambda session: not session.read_only, lambda session: sanitize_message(session.read_only))
-"""A node that accepts control requests."""
 HELD: Final = Requirement(
     lambda session: NODE.is_met(session) and session.store.holding_node is not None,
     lambda session: NODE.reason(session) or "no earlier event is left to send to an external broker",
@@ -81,7 +80,6 @@ LIBRARY: Final = Requirement(
     lambda session: session.library is not None,
     lambda session: "a watched bus has no stored episodes: use `agentgym-tui launch` or `agentgym-tui open`",
 )
-"""Stored episodes."""
 RESULTS: Final = Requirement(
     lambda session: session.library is not None or session.received is not None, LIBRARY.reason
 )
@@ -90,13 +88,11 @@ CURATION: Final = Requirement(
     lambda session: session.curation is not None,
     lambda session: "these episodes are only read: use `agentgym-tui launch` in their state directory",
 )
-"""Stored episodes that may be archived and deleted."""
 ARCHIVE: Final = Requirement(
     lambda session: session.curation is not None or session.archiver is not None, LIBRARY.reason
 )
 """Stored episodes that may be archived, or opened ones that may be copied into an archive."""
 EXPORT: Final = Requirement(lambda session: session.exporter is not None, LIBRARY.reason)
-"""Stored episodes that can be written in other formats."""
 LOGS: Final = Requirement(
     lambda session: bool(session.logs) or session.has_node_logs,
     lambda session: (
@@ -121,7 +117,6 @@ class Scope(NamedTuple):
 _QUESTIONS: Final = (
     "quit", "cancel", "cancel_all", "archive", "delete", "stop_node", "restart_node", "stop_server", "send_history"
 )  # fmt: skip
-"""Dialogs with a choice of answers."""
 SCOPES: Final = Registry(
     Scope("everywhere", "Everywhere"),
     Scope("run", "Start a run"),

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 DEFAULT_THEME: Final = "textual-dark"
 MAX_BYTES: Final = 64 * 1024
 MAX_SHOWN_PROBLEMS: Final = 5
-"""Maximum number of problems shown when the console starts."""
 MAX_KEYS_PER_COMMAND: Final = 8
 
 TERMINAL_ALIASES: Final = {

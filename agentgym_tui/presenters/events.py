@@ -47,11 +47,8 @@ from runner.events.subjects import LIVE_SUBJECTS, DurableNames
 from runner.types import join_models
 
 MAX_CACHED: Final = 1_000
-"""Summaries of messages after which the cache is emptied."""
 MAX_SHOWN: Final = 200
-"""Maximum number of characters shown of a payload that is not an AgentGym event."""
 MAX_KINDS: Final = 6
-"""Kinds of items that are counted in the summary of a live message."""
 SUBJECT_WIDTH: Final = 30
 EVENT_COLUMNS: Final = (
     Column("time", 12),

@@ -34,11 +34,8 @@ LOG_COLUMNS: Final = (
     Column("message", None, min_width=50),
 )
 MAX_SHOWN: Final = 400
-"""Maximum number of characters of a line shown in the table."""
 MAX_CACHED: Final = 1_000
-"""Number of complete lines whose cells are cached."""
 MAX_OFFERED: Final = 200
-"""Number of lines whose values are offered for completion."""
 _NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TONES: Final[dict[str, Tone]] = {
     **dict.fromkeys(("error", "critical", "fatal"), "bad"),

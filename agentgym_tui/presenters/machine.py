@@ -45,13 +45,11 @@ MAX_NODES: Final = 10
 MAX_ROWS, MAX_CAUSE = 4, 600
 """Rows of the text of one problem, and of its next step; and characters of its cause."""
 MAX_NAME: Final = 100
-"""Number of characters shown of a model in memory, or of why requests failed."""
 MAX_PROCESSES: Final = 3
 """Processes of a GPU that are named; the others are counted."""
 N_SUSTAINED: Final = 3
 """Number of newest values that must all be high before a load counts as a problem."""
 NO_METRICS: Final = "none read; SGLang needs --enable-metrics, llama.cpp --metrics"
-"""Shown for a server that answers, while no metrics of it were read."""
 _NO_DRIVERS: Final = ("no NVIDIA driver", "no AMD driver")
 """Causes for which there is nothing to do on a machine without a GPU."""
 _NOTES: Final = ("this machine has an AMD driver", "AMD's library")
@@ -88,33 +86,23 @@ _CLOCKS: Final = "its clocks are reduced: {}"
 RULES: Final[Mapping[str, Problem]] = {
     "node lost": Problem(
         "it is silent or its process is gone; its files are complete, and its batches can be resumed",
-        "start it on its machine",
-        "bad",
-        is_on_live=True,
-    ),
+        "start it on its machine", "bad", is_on_live=True),
     "cpu": Problem(
         "the CPU is at {}: episodes and servers wait for it",
-        "play fewer episodes at once (`concurrency`, `workers`)",
-        limit=95.0,
-    ),
+        "play fewer episodes at once (`concurrency`, `workers`)", limit=95.0),
     "ram": Problem(
         "the memory is {} full: the system may kill processes",
-        "use fewer workers, or stop servers that no batch needs",
-        "bad",
-        limit=92.0,
-    ),
+        "use fewer workers, or stop servers that no batch needs", "bad", limit=92.0),
     "disk": Problem("its disk is nearly full: {} are free", _FREE_SPACE, limit=97.0),
     "storage": Problem("episodes cannot be stored", _FREE_SPACE, "bad", is_on_live=True),
     "gpu lost": Problem("it cannot be read", "look for its errors in the kernel log: `dmesg | grep -i xid`", "bad"),
     "gpu memory": Problem(  # model servers reserve 90% and more from their start
         "its memory is {} full: the next allocation may fail",
-        "stop a process that uses it, or give the model server a smaller share",
-        limit=98.0,
-    ),
+        "stop a process that uses it, or give the model server a smaller share", limit=98.0),
     "clocks": Problem(_CLOCKS, "see `nvidia-smi -q -d PERFORMANCE` on the node"),
     "clocks power limit": Problem(
-        _CLOCKS, "usual at full load; `nvidia-smi -pl WATTS` raises it where power supply and cooling allow that", "dim"
-    ),
+        _CLOCKS, "usual at full load; `nvidia-smi -pl WATTS` raises it where power supply and cooling allow that",
+        "dim"),
     "clocks temperature": Problem(_CLOCKS, _COOLING),
     "clocks temperature (hardware)": Problem(_CLOCKS, _COOLING),
     "clocks hardware slowdown": Problem(_CLOCKS, "check its cooling, its power cables and the power supply"),
@@ -124,44 +112,35 @@ RULES: Final[Mapping[str, Problem]] = {
     "model slow": Problem("it answers slowly", _LESS_LOAD, is_on_live=True),
     "model failed": Problem(
         "the last request failed",
-        "agents use the next endpoint; read the log of this server if it fails again",
-        "bad",
-        is_on_live=True,
-    ),
+        "agents use the next endpoint; read the log of this server if it fails again", "bad", is_on_live=True),
     "model rests": Problem(
-        "agents skip it for {} after a failure", "wait: agents try it again by themselves", is_on_live=True
-    ),
+        "agents skip it for {} after a failure", "wait: agents try it again by themselves", is_on_live=True),
     "queue": Problem("{} in its queue", _LESS_LOAD, limit=1.0),
     "kv_cache": Problem(
         "its KV cache is {} full: requests wait or are computed again",
-        "play fewer episodes at once, or give the server more GPU memory",
-        limit=0.95,
-    ),
+        "play fewer episodes at once, or give the server more GPU memory", limit=0.95),
     "env slow": Problem("its server answers slowly", "play fewer episodes at once, or give its server more CPU"),
     "env wrong": Problem(
-        "another server answers at its address", "correct its address in the profile, or stop what listens there", "bad"
-    ),
+        "another server answers at its address", "correct its address in the profile, or stop what listens there",
+        "bad"),
     "env down": Problem("its server does not answer", "`agentgym-runner --list-envs` shows what it needs", "bad"),
     "env missing": Problem("it cannot be played here", "`agentgym-runner --list-envs` shows what it needs", "dim"),
     "env unknown": Problem("its state is not known", "wait for the next check"),
     "workers": Problem("{} ended early", ""),
     "waiting": Problem(
-        "it waits", "start the server again, or free what is missing: the batch then continues by itself", "bad"
-    ),
+        "it waits", "start the server again, or free what is missing: the batch then continues by itself", "bad"),
     "link stalled": Problem(
-        "the broker is silent", f"{_RECONNECTS}; if it stays silent, look at the machine of the broker", is_on_live=True
-    ),
+        "the broker is silent", f"{_RECONNECTS}; if it stays silent, look at the machine of the broker",
+        is_on_live=True),
     "link disconnected": Problem("the connection is lost", _RECONNECTS, "bad", is_on_live=True),
     "link failed": Problem(
-        "no connection", "check the address and the credentials of the broker", "bad", is_on_live=True
-    ),
+        "no connection", "check the address and the credentials of the broker", "bad", is_on_live=True),
     "not sent": Problem("{}", "nothing is lost on disk: open the episode for all of it", is_on_live=True),
     "lost": Problem(
-        "{}", "the console was too slow, or the stream is too short: episodes are complete on disk", is_on_live=True
-    ),
+        "{}", "the console was too slow, or the stream is too short: episodes are complete on disk", is_on_live=True),
     "missing": Problem("{}", "open the episode: its file has all steps", "dim", is_on_live=True),
     "malformed": Problem("{}", "Events shows their bytes; is another version publishing here?", is_on_live=True),
-}
+}  # fmt: skip
 
 
 class Item(NamedTuple):

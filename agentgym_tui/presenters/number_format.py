@@ -11,7 +11,6 @@ from runner.util.amounts import format_amount
 
 UNKNOWN: Final = "\N{EN DASH}"
 _MAX_SHOWN_S: Final = 360_000
-"""Duration in seconds from which on ``> 99 h`` is shown."""
 
 
 def format_duration(seconds: float | None) -> str:

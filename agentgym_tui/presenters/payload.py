@@ -17,7 +17,6 @@ VIEWS: Final = ("formatted", "raw", "hex", "headers")
 MAX_FORMATTED: Final = 20_000
 """Maximum number of JSON values in a payload that is formatted; each value takes one line."""
 FOLD_WIDTH: Final = 1_000
-"""Maximum number of characters per line; a longer line is broken."""
 _TAB: Final = 4 * " "
 """What ``sanitize_lines`` shows for a tab."""
 

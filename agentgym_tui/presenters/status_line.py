@@ -38,10 +38,8 @@ OUTCOMES: Final[dict[str, tuple[str, Tone]]] = {
     "interrupted": ("! interrupted", "warn"),
     UNKNOWN_OUTCOME: ("? unknown", "dim"),
 }
-"""Label and tone of each episode outcome."""
 
 ONE_LINE_WIDTH: Final = 143
-"""Minimum terminal width, in columns, for a status of one line."""
 
 NODE_LOST: Final = Cell("✗ node lost", "bad")
 
@@ -54,11 +52,9 @@ LINK_STATES: Final[dict[BusLinkStatus, tuple[str, Tone]]] = {
     "disconnected": ("✗ disconnected", "bad"),
     "failed": ("✗ failed", "bad"),
 }
-"""Label and tone of each state of the bus link."""
 
 _MIN_TITLE: Final = 20
 _MAX_ENDPOINTS: Final = 3
-"""Maximum number of endpoints named in the status."""
 _MIN_HOST_WIDTH: Final = 60
 """Columns reserved for models and host computer if the status has one line."""
 _GAP: Final = len(SEPARATOR.text)

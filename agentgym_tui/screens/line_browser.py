@@ -180,17 +180,14 @@ class LineBrowser(SessionScreen):
 
 RATE_INTERVAL_S: Final = 1.0
 DEFAULT_HISTORY: Final = timedelta(minutes=1)
-"""History shown at first; chosen subjects get more."""
 CHOSEN_HISTORY: Final = timedelta(minutes=10)
 MARGIN: Final = timedelta(seconds=5)
 SUBJECT_HINT: Final = "subjects, such as: agentgym.live.> orders.*.new"
 
 SUBJECTS_KEY: Final = "events.subjects"
-"""Key of the chosen subjects in the UI state."""
 TREE_KEY: Final = "subjects"
 """Id of the tree; also the key of its order in the UI state."""
 _TREE_WIDTH: Final = 32
-"""Columns of the tree beside the other panes; more on a wide screen."""
 
 EVENT_SHARES: Final = (
     Share(TREE_KEY, "events.wide.tree", "width", 15, 60, "-wide"),
@@ -418,7 +415,6 @@ DRAW_INTERVAL_S: Final = 0.1
 DRAW_WHILE_READING_S: Final = 0.25
 """Seconds between two redraws, also while a log is being read: drawing slows reading down."""
 POLL_INTERVAL_S: Final = 0.5
-"""Seconds between two checks of a file that was read to its end."""
 
 LOG_SHARES: Final = (Share("lines", "log.lines", "height", 20, 80),)
 

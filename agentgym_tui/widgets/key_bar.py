@@ -18,7 +18,6 @@ ALWAYS_SHOWN: Final = (HELP, "app.palette", "app.quit")
 """Commands that are shown however narrow the screen is; the first two lead to all others."""
 
 MORE: Final = "More"
-"""Title of the help while keys of the screen do not fit."""
 
 _GAP: Final = 2
 

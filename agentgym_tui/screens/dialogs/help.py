@@ -40,7 +40,6 @@ _MOUSE: Final = (
 _KEY_WIDTH: Final = 17
 _TITLE_WIDTH: Final = 15
 _MAX_ROWS: Final = 4
-"""Rows of one explanation."""
 
 
 class HelpDialog(DialogScreen[None]):
