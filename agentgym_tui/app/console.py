@@ -386,14 +386,11 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
             self.push_screen(BatteryPicker(self.session.store, self.commands.agent_choice()), self._run_once)
 
     def action_run_again(self) -> None:
-        if not self._may_start():
-            return
-        try:
-            args = self.commands.repeat_run([keymap_of(self).key(id) for id in START_COMMANDS])
-        except ControlRequestError as exc:
-            toast(self, control_error_text(exc), failed=True)
-        else:
-            self._work("commands", partial(self._start, args))
+        if self._may_start():
+            self._work("commands", self._run_again)
+
+    async def _run_again(self) -> None:
+        await self._start(self.commands.repeat_run([keymap_of(self).key(id) for id in START_COMMANDS]))
 
     def action_run_summary(self) -> None:
         """Show the summary of the run that is selected on the screen, by default of the run that ended last."""

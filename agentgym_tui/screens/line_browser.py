@@ -439,7 +439,6 @@ class LogScreen(LineBrowser):
         self.opened.log.advance(0.0)  # so that the first paint shows lines
         self.opened.refresh()
         table.source, table.follow = self.opened, self.opened.follow
-        self._selected: tuple[object, EventMessage] | None = None
         self._rate_start = (self._now(), 0)
         self._wake = asyncio.Event()
         self._suspended = False
@@ -469,13 +468,7 @@ class LogScreen(LineBrowser):
 
     @property
     def entry(self) -> EventMessage | None:
-        if not len(self.opened):
-            return None
-        index, number = self.opened.log.index, self.opened.number(self.table.cursor)
-        identity = (index, number, number < index.n_newlines or index.size)
-        if self._selected is None or self._selected[0] != identity:
-            self._selected = identity, self.opened.message(self.table.cursor)
-        return self._selected[1]
+        return self.opened.message(self.table.cursor) if len(self.opened) else None
 
     def heading_lines(self, width: int) -> Sequence[Line]:
         log, (started_at, size) = self.opened.log, self._rate_start
@@ -504,8 +497,7 @@ class LogScreen(LineBrowser):
         self._wake.set()
         is_filtered, words = self.opened.found is not None, self.opened.query.words
         expression = re.compile("|".join(map(re.escape, words)), re.IGNORECASE) if is_filtered and words else None
-        self.table.found = expression
-        self.payload.mark(expression)
+        self.table.found = self.payload.lines.found = expression
         if is_filtered and self._restore_keys is None:
             self._restore_keys = add_bindings(self, bindings("match"))
             self.query_one(KeyBar).set_first("match")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -102,12 +101,9 @@ class PayloadView(Vertical):
         yield self.lines
 
     def show(self, entry: LogEntry | None) -> None:
-        if entry is not self._entry:
+        if entry != self._entry:
             self._entry = entry
             self._fill()
-
-    def mark(self, expression: re.Pattern[str] | None) -> None:
-        self.lines.found = expression
 
     def next_view(self) -> None:
         self._select_view(self._views[(self._views.index(self._view) + 1) % len(self._views)])
