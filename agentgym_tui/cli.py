@@ -66,9 +66,8 @@ def _usage_error(reason: str) -> int:
 
 def _run_console(args: argparse.Namespace) -> int:
     gc.disable()  # until the first paint: collecting imported objects takes a sixth of the start-up time
-    from agentgym_tui.app.console import Console
-    from agentgym_tui.config.settings import config_path, read_settings
-    from agentgym_tui.config.ui_state import read_ui_state, state_path, write_ui_state
+    from agentgym_tui.app import Console
+    from agentgym_tui.config import config_path, read_settings, read_ui_state, state_path, write_ui_state
     from agentgym_tui.terminal import run_console
 
     path = state_path(os.environ)
@@ -94,7 +93,7 @@ def _place(args: argparse.Namespace) -> str:
 
 def _config(*, write: bool) -> int:
     """Print or write the default settings file; if the existing file has problems, report them and return 2."""
-    from agentgym_tui.config.settings import config_path, default_settings_text, read_settings, write_default_settings
+    from agentgym_tui.config import config_path, default_settings_text, read_settings, write_default_settings
 
     path = config_path(os.environ)
     try:

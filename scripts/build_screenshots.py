@@ -19,7 +19,7 @@ import psutil
 from textual.pilot import Pilot
 from ulid import ULID
 
-from agentgym_tui.app.console import Console
+from agentgym_tui.app import Console
 from agentgym_tui.services import screenshot_svg
 from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.node_launcher import LaunchOptions, read_node_file

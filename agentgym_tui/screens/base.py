@@ -17,8 +17,8 @@ from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.timer import Timer, TimerCallback
 from textual.widget import Widget
 
-from agentgym_tui.commands.keymap import HELP, bindings, keymap_of
-from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.commands import HELP, bindings, keymap_of
+from agentgym_tui.config import UiState
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.status_line import status_line
 from agentgym_tui.services import toast

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from textual import on
 from textual.app import ComposeResult
 
-from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.config import UiState
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.episode import ALIGNED_COLUMNS, AlignedRows, aligned_step_lines, alignment_heading
 from agentgym_tui.safe_text import masked_line

@@ -8,8 +8,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from textual.timer import Timer
 
-from agentgym_tui.commands.keymap import keymap_of
-from agentgym_tui.commands.registry import NODE
+from agentgym_tui.commands import NODE, keymap_of
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.screens.base import ScreenContext, SessionScreen
 from agentgym_tui.services import start_worker

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from textual import on
 from textual.app import ComposeResult
 
-from agentgym_tui.commands.keymap import bindings
-from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.commands import bindings
+from agentgym_tui.config import UiState
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.episode import episode_heading, has_last_line
 from agentgym_tui.presenters.episode_facts import shares_line

@@ -16,8 +16,7 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import ContentSwitcher
 
-from agentgym_tui.commands.keymap import keymap_of
-from agentgym_tui.commands.registry import Registry
+from agentgym_tui.commands import Registry, keymap_of
 from agentgym_tui.presenters.cells import Cell, Line, join_parts
 from agentgym_tui.presenters.chat_blocks import Block, evaluation_blocks
 from agentgym_tui.presenters.episode_facts import answer_parts

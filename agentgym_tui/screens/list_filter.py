@@ -15,8 +15,8 @@ from textual.message import Message
 from textual.suggester import Suggester
 from textual.widgets import Input
 
-from agentgym_tui.commands.keymap import bindings
-from agentgym_tui.config.ui_state import MAX_NAME_CHARS, UiState
+from agentgym_tui.commands import bindings
+from agentgym_tui.config import MAX_NAME_CHARS, UiState
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
 from agentgym_tui.presenters.listing import query_note
 from agentgym_tui.presenters.text_width import wrap_text

@@ -10,7 +10,7 @@ from typing import ClassVar, Final, Generic
 from textual import on
 from textual.app import ComposeResult
 
-from agentgym_tui.commands.keymap import bindings, keymap_of
+from agentgym_tui.commands import bindings, keymap_of
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.episode_rows import reading_progress, unreadable_line
 from agentgym_tui.safe_text import masked_line

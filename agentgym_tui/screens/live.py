@@ -9,7 +9,7 @@ from typing import Final
 from textual import on
 from textual.app import ComposeResult
 
-from agentgym_tui.commands.keymap import keymap_of
+from agentgym_tui.commands import keymap_of
 from agentgym_tui.presenters.bottleneck import present_bottleneck
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.episode_facts import bottleneck_line

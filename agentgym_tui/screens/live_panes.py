@@ -12,9 +12,8 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from agentgym_tui.commands.keymap import keymap_of
-from agentgym_tui.commands.registry import Registry
-from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.commands import Registry, keymap_of
+from agentgym_tui.config import UiState
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.live import (
     ENV_COLUMNS,

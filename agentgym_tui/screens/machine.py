@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual import on
 from textual.app import ComposeResult
 
-from agentgym_tui.commands.keymap import keymap_of
+from agentgym_tui.commands import keymap_of
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.machine import MACHINE_COLUMNS, MachineRows, MachineView, machine_heading
 from agentgym_tui.presenters.text_width import LIST_MARGIN

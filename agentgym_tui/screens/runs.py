@@ -8,8 +8,7 @@ from typing import Literal
 
 from textual.message import Message
 
-from agentgym_tui.commands.keymap import keymap_of
-from agentgym_tui.commands.registry import RESULTS
+from agentgym_tui.commands import RESULTS, keymap_of
 from agentgym_tui.presenters import run_rows
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.listing import ListingRows

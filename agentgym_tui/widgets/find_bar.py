@@ -14,7 +14,7 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.message import Message
 
-from agentgym_tui.commands.keymap import bindings, keymap_of
+from agentgym_tui.commands import bindings, keymap_of
 from agentgym_tui.presenters.cells import Cell, Line, join_parts
 from agentgym_tui.presenters.number_format import format_count
 from agentgym_tui.safe_text import sanitize_line

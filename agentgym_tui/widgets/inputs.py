@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input
 
-from agentgym_tui.commands.keymap import bindings
+from agentgym_tui.commands import bindings
 from agentgym_tui.presenters.cells import Cell, Line, TextSource
 from agentgym_tui.presenters.text_width import cut_middle, shorten_environment
 from agentgym_tui.safe_text import sanitize_line

@@ -23,7 +23,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
-from agentgym_tui.commands.keymap import bindings
+from agentgym_tui.commands import bindings
 from agentgym_tui.presenters.cells import FixedLines, FoldedText, KeyLookup, Line, TextSource, Tone, WorldTone
 from agentgym_tui.presenters.text_width import LIST_MARGIN, display_width
 

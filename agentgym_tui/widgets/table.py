@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from textual import events
 
-from agentgym_tui.commands.keymap import bindings
+from agentgym_tui.commands import bindings
 from agentgym_tui.presenters.cells import (
     COLUMN_GAP,
     Column,

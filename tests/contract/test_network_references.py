@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.config.settings import default_settings_text
+from agentgym_tui.config import default_settings_text
 from tests.support.command import REPOSITORY, run_agentgym
 from tests.support.network_references import svg_references, url_references
 

@@ -639,7 +639,7 @@ MUTANTS = (
     ),
     _mutant(
         "broken",
-        "agentgym_tui/commands/registry.py",
+        "agentgym_tui/commands.py",
         '    Scope("saved", modal=True, typing=True, below=("list",)),',
         '    Scope("saved", modal=True, below=("list",)),',
         "tui/commands/test_every_key.py",

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widgets import Button
 
-from agentgym_tui.commands.keymap import commands_of, keymap_of
+from agentgym_tui.commands import commands_of, keymap_of
 from agentgym_tui.presenters.cells import Cell, Line, Tone
 from agentgym_tui.presenters.number_format import format_size, pluralize
 from agentgym_tui.presenters.text_width import cut_start

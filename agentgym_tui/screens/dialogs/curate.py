@@ -15,7 +15,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.widgets import Input
 
-from agentgym_tui.commands.registry import CURATION, EXPORT, NODE
+from agentgym_tui.commands import CURATION, EXPORT, NODE
 from agentgym_tui.presenters.cells import FixedLines
 from agentgym_tui.presenters.episode_facts import note_line
 from agentgym_tui.presenters.number_format import format_size, pluralize

@@ -10,8 +10,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.widgets import Input
 
-from agentgym_tui.commands.keymap import AvailableCommand, Keymap, keymap_of
-from agentgym_tui.commands.registry import Command, scope_of
+from agentgym_tui.commands import AvailableCommand, Command, Keymap, keymap_of, scope_of
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line, line_width
 from agentgym_tui.presenters.listing import describe_field, syntax_rows
 from agentgym_tui.presenters.number_format import UNKNOWN

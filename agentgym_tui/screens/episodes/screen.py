@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from textual.message import Message
 
-from agentgym_tui.commands.keymap import keymap_of
+from agentgym_tui.commands import keymap_of
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.episode_rows import (
     EPISODE_COLUMNS,

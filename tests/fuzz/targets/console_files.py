@@ -5,8 +5,7 @@ The input is the content of both files.
 
 from __future__ import annotations
 
-from agentgym_tui.config.settings import parse_settings, problem_summary
-from agentgym_tui.config.ui_state import read_ui_state, write_ui_state
+from agentgym_tui.config import parse_settings, problem_summary, read_ui_state, write_ui_state
 from tests.fuzz.oracles import check_displayable, scratch_folder
 
 TOKENS = (

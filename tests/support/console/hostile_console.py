@@ -15,9 +15,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from agentgym_tui.app.console import Console
-from agentgym_tui.config.settings import config_path, read_settings
-from agentgym_tui.config.ui_state import read_ui_state, state_path
+from agentgym_tui.app import Console
+from agentgym_tui.config import config_path, read_settings, read_ui_state, state_path
 from agentgym_tui.sessions.control_client import ControlRequestError, NodeControl, RunCommand
 from agentgym_tui.sessions.event_reader import EventSource, FeedItem
 from agentgym_tui.sessions.file_library import row_table

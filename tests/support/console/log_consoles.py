@@ -10,7 +10,7 @@ from typing import Final
 
 from textual.pilot import Pilot
 
-from agentgym_tui.app.console import Console
+from agentgym_tui.app import Console
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.screens.line_browser import LogScreen
 from tests.support.console.fake_session import files_session

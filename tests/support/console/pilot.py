@@ -11,9 +11,8 @@ from textual._context import visible_screen_stack
 from textual.app import App
 from textual.pilot import Pilot
 
-from agentgym_tui.app.console import Console
-from agentgym_tui.config.settings import Settings
-from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.app import Console
+from agentgym_tui.config import Settings, UiState
 from agentgym_tui.widgets.lists import LineList, LineRenderer
 from tests.support.console.fake_session import FakeSession
 from tests.support.console.samples import FakeClock

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.cells import cell_len
 
-from agentgym_tui.commands.keymap import Keymap
+from agentgym_tui.commands import Keymap
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.episode_facts import failover_text
 from agentgym_tui.presenters.live import EnvironmentRows, reward_lines, transcript_title, welcome_lines

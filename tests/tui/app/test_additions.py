@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from textual.app import ComposeResult
 
-from agentgym_tui.app.console import Console
-from agentgym_tui.commands.keymap import COMMANDS, Keymap, bindings
-from agentgym_tui.commands.registry import BUS, SCREENS, Command, Registry, ScreenSpec
-from agentgym_tui.config.settings import Settings, resolve_keymap
-from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.app import Console
+from agentgym_tui.commands import BUS, COMMANDS, SCREENS, Command, Keymap, Registry, ScreenSpec, bindings
+from agentgym_tui.config import Settings, UiState, resolve_keymap
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
 from agentgym_tui.screens.base import ScreenContext, SessionScreen
 from agentgym_tui.screens.episode_views import EPISODE_VIEWS, EpisodeContent, EpisodeView, ShownEpisode

@@ -10,9 +10,9 @@ from textual.app import ComposeResult
 from textual.message import Message
 from textual.widgets import Static
 
-from agentgym_tui.app.console import Console
-from agentgym_tui.commands.keymap import COMMANDS, available_commands, bindings, display_keys
-from agentgym_tui.config.settings import parse_settings
+from agentgym_tui.app import Console
+from agentgym_tui.commands import COMMANDS, available_commands, bindings, display_keys
+from agentgym_tui.config import parse_settings
 from agentgym_tui.screens.base import ConsoleScreen, DialogScreen
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.episodes.screen import EpisodesScreen

@@ -11,9 +11,8 @@ from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from agentgym_tui.app.console import Console
-from agentgym_tui.config.settings import Settings, parse_settings
-from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.app import Console
+from agentgym_tui.config import Settings, UiState, parse_settings
 from agentgym_tui.screens.dialogs.forms import RunForm
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.list_filter import FilterInput

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from textual.widgets._toast import Toast
 
-from agentgym_tui.app.notifications import (
+from agentgym_tui.app import (
     MAX_TOAST_ROWS,
     OSC_9,
     OSC_777,
@@ -19,7 +19,7 @@ from agentgym_tui.app.notifications import (
     limits_text,
     short_toast,
 )
-from agentgym_tui.config.settings import Notify, Settings
+from agentgym_tui.config import Notify, Settings
 from agentgym_tui.presenters.text_width import display_width
 from agentgym_tui.safe_text import has_unsafe_chars, sanitize_message
 from agentgym_tui.services import MAX_MESSAGES, announce, messages, toast

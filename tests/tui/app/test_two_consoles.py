@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from agentgym_tui.app.console import Console
+from agentgym_tui.app import Console
 from agentgym_tui.sessions.node_launcher import LaunchOptions
 from agentgym_tui.sessions.node_session import NodeSession
 from agentgym_tui.widgets.lists import LineList

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.commands.keymap import COMMANDS, display_keys
+from agentgym_tui.commands import COMMANDS, display_keys
 from tests.support.command import REPOSITORY
 
 KEY_BY_LABEL = {

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from agentgym_tui.app.console import Console
-from agentgym_tui.commands.keymap import COMMANDS, apply_together
-from agentgym_tui.commands.registry import scope_of
-from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.app import Console
+from agentgym_tui.commands import COMMANDS, apply_together, scope_of
+from agentgym_tui.config import UiState
 from agentgym_tui.screens.base import ConsoleScreen
 from agentgym_tui.textual_compat import binding_ids
 from tests.support.console.key_presses import (

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import agentgym_tui
-from agentgym_tui.commands.keymap import COMMANDS, FIXED_KEYS, Keymap
+from agentgym_tui.commands import COMMANDS, FIXED_KEYS, Keymap
 from agentgym_tui.screens.dialogs.help import help_lines
 
 PACKAGE = Path(agentgym_tui.__file__).parent

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym_tui.cli import main
-from agentgym_tui.commands.keymap import COMMANDS, Keymap, apply_together, display_keys, typed_character
-from agentgym_tui.commands.registry import SCOPES, scope_of
-from agentgym_tui.config.settings import (
+from agentgym_tui.commands import COMMANDS, SCOPES, Keymap, apply_together, display_keys, scope_of, typed_character
+from agentgym_tui.config import (
     DEFAULT_THEME,
     Notify,
     Settings,

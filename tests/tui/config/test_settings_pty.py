@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.app.notifications import OSC_9
+from agentgym_tui.app import OSC_9
 from tests.support.command import REPOSITORY
 from tests.support.escapes import foreign_escapes
 from tests.support.terminal import ENTER, ESCAPE, INITIAL_MODES, Terminal, terminal_environ
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.long
 CONSOLE = "import sys; from agentgym_tui.cli import main; sys.exit(main())"
 ENDING_BATCH = """
 import os, sys
-from agentgym_tui.app.console import Console
-from agentgym_tui.config.settings import config_path, read_settings
+from agentgym_tui.app import Console
+from agentgym_tui.config import config_path, read_settings
 from agentgym_tui.terminal import run_console
 from tests.support.console.fake_session import busy_session
 from tests.support.console.samples import batch_state, node_list

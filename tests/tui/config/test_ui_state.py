@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym_tui.config.ui_state import (
-    MAX_BYTES,
+from agentgym_tui.config import (
     MAX_PLACES,
+    MAX_STATE_BYTES,
     UiState,
     read_ui_state,
     state_path,
@@ -80,7 +80,8 @@ def test_a_failed_write_leaves_no_temporary_file(path: Path) -> None:
 @pytest.mark.parametrize(
     "document",
     [
-        b"", b"[]", b"{", b"\xff", b"null", b"[" * 100_000, b'{"sizes": ' + b"[" * 50_000, b"{}" + b" " * MAX_BYTES,
+        b"", b"[]", b"{", b"\xff", b"null", b"[" * 100_000, b'{"sizes": ' + b"[" * 50_000,
+        b"{}" + b" " * MAX_STATE_BYTES,
         *({"places": each} for each in (5, {"a": 5}, {"a": {"screen": 5}}, {"a": {"filters": {"a": "x" * 1001}}})),
         {"sizes": {"a": 100}}, {"sizes": {"a": True}}, {"sizes": {"a": 1e300}},
         {"sizes": {str(n): 9 for n in range(99)}}, {"filters": {}, "places": None},

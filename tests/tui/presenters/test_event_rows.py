@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentgym_tui.commands.keymap import Keymap
+from agentgym_tui.commands import Keymap
 from agentgym_tui.presenters.cells import line_width
 from agentgym_tui.presenters.events import (
     EventRows,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agentgym_tui.commands.keymap import Keymap
+from agentgym_tui.commands import Keymap
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.machine import (
     MAX_NODES,

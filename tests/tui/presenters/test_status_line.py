@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentgym_tui.commands.keymap import Keymap
+from agentgym_tui.commands import Keymap
 from agentgym_tui.presenters.episode_facts import failover_text, streaming_parts
 from agentgym_tui.presenters.live import transcript_title, welcome_lines
 from agentgym_tui.presenters.number_format import UNKNOWN

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym_tui.commands.keymap import COMMANDS, Keymap
+from agentgym_tui.commands import COMMANDS, Keymap
 from agentgym_tui.presenters.live import KEYS, READ_ONLY_KEYS, welcome_lines
 from agentgym_tui.presenters.status_line import status_lines
 from agentgym_tui.state.nodes import BusLink

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.config import UiState
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.screens.live import LiveScreen

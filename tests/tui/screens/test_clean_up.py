@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from agentgym_tui.app.console import Console
+from agentgym_tui.app import Console
 from agentgym_tui.sessions.curation import Curation
 from agentgym_tui.sessions.library import StateDirLibrary
 from runner.publish.outbox import Ack, Outbox

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 from textual.theme import BUILTIN_THEMES
 
-from agentgym_tui.commands.keymap import Keymap
-from agentgym_tui.config.settings import Settings
+from agentgym_tui.commands import Keymap
+from agentgym_tui.config import Settings
 from agentgym_tui.presenters.cells import Cell, TextSource
 from agentgym_tui.presenters.episode_rows import EpisodeRows, list_summary
 from agentgym_tui.presenters.events import EventRows, SubjectRows, empty_events_lines, entry_info, events_heading

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.app.console import Console
+from agentgym_tui.app import Console
 from agentgym_tui.presenters.cells import line_width
 from agentgym_tui.presenters.episode import MAX_CHARS, aligned_step_lines
 from agentgym_tui.safe_text import has_unsafe_chars

@@ -8,9 +8,8 @@ from itertools import product
 import pytest
 from textual.widgets import Input
 
-from agentgym_tui.app.console import Console
-from agentgym_tui.commands.keymap import COMMANDS, AvailableCommand, available_commands, commands_of
-from agentgym_tui.commands.registry import Command
+from agentgym_tui.app import Console
+from agentgym_tui.commands import COMMANDS, AvailableCommand, Command, available_commands, commands_of
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.screens.dialogs.forms import BatteryPicker
 from agentgym_tui.screens.dialogs.help import CommandPalette, HelpDialog, search

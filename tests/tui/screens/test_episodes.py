@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
-from agentgym_tui.app.console import Console
+from agentgym_tui.app import Console
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.screens.base import ScreenContext

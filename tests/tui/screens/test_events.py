@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from textual.pilot import Pilot
 
-from agentgym_tui.app.console import Console
-from agentgym_tui.commands.keymap import COMMANDS, available_commands
+from agentgym_tui.app import Console
+from agentgym_tui.commands import COMMANDS, available_commands
 from agentgym_tui.screens.dialogs.texts import HexDumpDialog
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.line_browser import EventsScreen

@@ -11,7 +11,7 @@ import pytest
 from nats.aio.client import Client
 from textual.pilot import Pilot
 
-from agentgym_tui.app.console import Console
+from agentgym_tui.app import Console
 from agentgym_tui.screens.line_browser import EventsScreen
 from agentgym_tui.sessions.bus_session import BusSession
 from agentgym_tui.sessions.event_reader import MAX_WAITING, EventSource

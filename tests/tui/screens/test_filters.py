@@ -9,8 +9,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from agentgym_tui.app.console import Console
-from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.app import Console
+from agentgym_tui.config import UiState
 from agentgym_tui.safe_text import has_unsafe_chars
 from runner.types import Outcome
 from tests.support.console.fake_session import FakeSession

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widget import Widget
 
-from agentgym_tui.app.console import Console
-from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.app import Console
+from agentgym_tui.config import UiState
 from agentgym_tui.presenters.live import ENV_COLUMNS
 from agentgym_tui.screens.control import ControlScreen
 from agentgym_tui.screens.episode import EpisodeScreen

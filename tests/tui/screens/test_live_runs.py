@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agentgym_tui.app.console import Console
+from agentgym_tui.app import Console
 from agentgym_tui.sessions.control_client import ControlRequestError
 from agentgym_tui.sessions.run_commands import list_batteries
 from agentgym_tui.state.run_store import RunStore

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentgym_tui.app.console import Console
+from agentgym_tui.app import Console
 from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
 from runner.events.live import ModelMetrics

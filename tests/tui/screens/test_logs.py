@@ -8,7 +8,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widget import Widget
 
-from agentgym_tui.app.console import Console
+from agentgym_tui.app import Console
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.dialogs.texts import HexDumpDialog
 from agentgym_tui.screens.episodes.screen import EpisodesScreen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym_tui.app.console import Console
+from agentgym_tui.app import Console
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.widgets.lists import LineList
 from tests.support.console.fake_session import FakeSession, bus_session, busy_session, files_session

@@ -9,7 +9,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from agentgym_tui.app.console import Console
+from agentgym_tui.app import Console
 from runner.config import load_profile
 from runner.serve.mock_llm.app import ScriptResponder
 from tests.support.console.fake_session import FakeSession, empty_session, watching

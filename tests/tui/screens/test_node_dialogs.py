@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.app.console import Console
+from agentgym_tui.app import Console
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.screens.live import LiveScreen
 from agentgym_tui.sessions.control_client import ControlRequestError

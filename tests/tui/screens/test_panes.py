@@ -6,7 +6,7 @@ import pytest
 from textual.geometry import Region
 from textual.pilot import Pilot
 
-from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.config import UiState
 from agentgym_tui.screens.episode import SHARES as EPISODE_SHARES
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.line_browser import EVENT_SHARES, LOG_SHARES

@@ -10,7 +10,7 @@ import pytest
 from textual.geometry import Region, Size
 from textual.widgets import Input
 
-from agentgym_tui.app.console import Console
+from agentgym_tui.app import Console
 from agentgym_tui.screens.base import DialogFrame
 from agentgym_tui.screens.dialogs.forms import RunForm
 from agentgym_tui.sessions.control_client import ControlRequestError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from agentgym_tui.app.console import Console
+from agentgym_tui.app import Console
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.sessions.session import FileSession
 from agentgym_tui.widgets.transcript import BlockRows, Transcript

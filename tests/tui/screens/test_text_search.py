@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.app.console import Console
+from agentgym_tui.app import Console
 from agentgym_tui.sessions import text_search
 from agentgym_tui.sessions.library import StateDirLibrary
 from agentgym_tui.sessions.session import FileSession

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agentgym_tui.app.console import Console
+from agentgym_tui.app import Console
 from agentgym_tui.sessions.curation import ExportJob, ExportStopped, FileExporter
 from agentgym_tui.sessions.file_library import FileLibrary
 from agentgym_tui.sessions.session import FileSession

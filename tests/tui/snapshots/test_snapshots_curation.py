@@ -6,7 +6,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.config import UiState
 from agentgym_tui.screens.dialogs.confirm import clean_up_dialog
 from agentgym_tui.screens.dialogs.curate import ExportForm
 from agentgym_tui.screens.list_filter import SavedQueries

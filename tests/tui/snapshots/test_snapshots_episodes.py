@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from agentgym_tui.config.settings import Settings
+from agentgym_tui.config import Settings
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.sessions.episode_files import episode_from_record
 from agentgym_tui.state.episode import Episode

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from textual.pilot import Pilot
 
-from agentgym_tui.config.settings import Settings
+from agentgym_tui.config import Settings
 from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.screens.dialogs.texts import HexDumpDialog
 from agentgym_tui.services import Message

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
-from agentgym_tui.config.ui_state import UiState, write_ui_state
+from agentgym_tui.config import UiState, write_ui_state
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.state.query import Sorting
 from runner.bus.streams import ensure_streams

@@ -234,7 +234,7 @@ def test_output_to_a_file_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("configured", "frames_per_second"), [({}, "240"), ({"TEXTUAL_FPS": "30"}, "30")])
 def test_the_frame_rate_is_240_unless_it_is_configured(configured: dict[str, str], frames_per_second: str) -> None:
-    code = "import agentgym_tui.app.console, textual.constants; print(textual.constants.MAX_FPS)"
+    code = "import agentgym_tui.app, textual.constants; print(textual.constants.MAX_FPS)"
     command = [sys.executable, "-c", code]
     result = subprocess.run(
         command, env=terminal_environ(**configured), capture_output=True, text=True, timeout=60, check=True

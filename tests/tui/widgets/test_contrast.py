@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES
 
-from agentgym_tui.app.console import Console
+from agentgym_tui.app import Console
 from agentgym_tui.presenters.cells import Tone
 from agentgym_tui.widgets.lists import MIN_CONTRAST, LineRenderer, contrast, readable, tone_style
 from tests.support.console.fake_session import busy_session

@@ -1,25 +1,32 @@
-"""The user's settings: keys, theme and notifications. Invalid settings are reported and ignored.
-
-Also the default settings file with comments, which ``agentgym-tui config`` prints.
-"""
+"""The user's settings, and the UI state that is kept between sessions. Invalid ones are ignored."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
 from textual.binding import Binding
 from textual.keys import Keys
 
-from agentgym_tui.commands.keymap import COMMANDS, FIXED_KEYS, Keymap, apply_together, display_keys, typed_character
-from agentgym_tui.commands.registry import Command, scope_of
+from agentgym_tui.commands import (
+    COMMANDS,
+    FIXED_KEYS,
+    Command,
+    Keymap,
+    apply_together,
+    display_keys,
+    scope_of,
+    typed_character,
+)
 from agentgym_tui.safe_text import sanitize_line
-from runner.util.files import read_regular, xdg_folder
+from agentgym_tui.state.query import MAX_CHARS, Sorting
+from runner.util.files import read_regular, replace_file, xdg_folder
 
 if TYPE_CHECKING:
     from runner.config.document import YamlValue
@@ -237,3 +244,108 @@ def _default_lines() -> Iterator[str]:
     for scope, commands in groupby(COMMANDS, key=lambda command: command.scope):
         yield f"#   # {scope}"
         yield from (f"#   {command.id}: {command.keys}" for command in commands)
+
+
+MAX_STATE_BYTES: Final = 512 * 1024
+MAX_NAMES: Final = 40
+"""Maximum number of lists, of panes, and of saved queries of a list."""
+MAX_QUERIES, MAX_PLACES, MAX_NAME_CHARS = 20, 20, 40
+"""Of the queries of a list, and of the places, the ones used last are kept."""
+
+_Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)]
+_Words = Annotated[str, msgspec.Meta(max_length=MAX_CHARS)]
+_Few = msgspec.Meta(max_length=MAX_NAMES)
+_Percent = Annotated[int, msgspec.Meta(ge=1, le=99)]
+
+
+# The UI state. Queries, orders and sizes apply to all sessions; screen and filters only to those of the same place: a
+# state directory, a bus, or opened files. The file is untrusted: one that is invalid is ignored.
+
+
+class _Place(msgspec.Struct):
+    screen: _Name = "live"
+    filters: Annotated[dict[_Name, _Words], _Few] = {}
+
+
+class UiState(_Place):
+    """UI state that is kept between sessions; what belongs to a list has its name as key.
+
+    Panes have the size in percent of the space that they share with a neighbor; the newest of ``queries`` is the first.
+    """
+
+    sorting: Annotated[dict[_Name, Sorting], _Few] = {}
+    sizes: Annotated[dict[_Name, _Percent], _Few] = {}
+    queries: Annotated[dict[_Name, Annotated[list[_Words], msgspec.Meta(max_length=MAX_QUERIES)]], _Few] = {}
+    saved_queries: Annotated[dict[_Name, Annotated[dict[_Name, _Words], _Few]], _Few] = {}
+
+    def set_filter(self, view: str, words: str) -> None:
+        """Store the query of a list; remove it if it is empty or longer than ``MAX_CHARS`` characters."""
+        self.filters.pop(view, None)
+        if 0 < len(words) <= MAX_CHARS:
+            self.filters[view] = words
+
+    def remember_query(self, view: str, text: str) -> None:
+        """Put a query before the last ones of a list; the oldest one is dropped."""
+        others = [each for each in self.queries.get(view, ()) if each != text]
+        if 0 < len(text) <= MAX_CHARS:
+            self.queries[view] = [text, *others][:MAX_QUERIES]
+
+    def save_query(self, view: str, name: str, text: str) -> None:
+        """Save a query of a list under a name; an empty query removes the name, as does one past ``MAX_NAMES``."""
+        others = {known: query for known, query in self.saved_queries.get(view, {}).items() if known != name}
+        added = {name: text} if 0 < len(text) <= MAX_CHARS else {}
+        self.saved_queries[view] = dict([*others.items(), *added.items()][-MAX_NAMES:])
+
+    def set_sorting(self, view: str, sorting: Sorting | None) -> None:
+        self.sorting.pop(view, None)
+        if sorting is not None:
+            self.sorting[view] = sorting
+
+
+class _File(UiState):
+    """The state of the last session, and the last screen and filters of each place, by ``_place_key``."""
+
+    places: dict[_Name, _Place] = {}
+
+
+def state_path(environ: Mapping[str, str]) -> Path:
+    return xdg_folder(environ, "XDG_STATE_HOME", ".local/state") / "console.json"
+
+
+def read_ui_state(path: Path, place: str = "") -> UiState:
+    """Read the UI state of a place; without a valid file, return the defaults."""
+    file = _read(path)
+    own = file.places.get(_place_key(place), _Place())
+    return UiState(own.screen, own.filters, file.sorting, file.sizes, file.queries, file.saved_queries)
+
+
+def write_ui_state(path: Path, state: UiState, place: str = "") -> None:
+    """Write the UI state file with mode 0600; keep screens and filters of other places."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    places, key = _read(path).places, _place_key(place)
+    places.pop(key, None)
+    kept = dict([*places.items(), (key, _Place(state.screen, state.filters))][-MAX_PLACES:])
+    replace_file(path, msgspec.json.encode(_File(**msgspec.structs.asdict(state), places=kept)))
+
+
+def _place_key(place: str) -> str:
+    return sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:16]  # a bus address may contain a password
+
+
+def _read(path: Path) -> _File:
+    try:
+        document = msgspec.json.decode(read_regular(path, MAX_STATE_BYTES, links=False)[0])
+        return msgspec.convert(_sanitized(document), _File)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _File()
+
+
+def _sanitized(value: object) -> object:
+    match value:
+        case str():
+            return sanitize_line(value, MAX_STATE_BYTES)
+        case list():
+            return [_sanitized(each) for each in value]
+        case dict():
+            return {_sanitized(name): _sanitized(each) for name, each in value.items()}
+    return value

@@ -1,1 +1,0 @@
-"""The Textual application: its commands, its redrawing of screens, and its notifications."""

@@ -1,1 +1,0 @@
-"""Commands and their keys: the default keymap, and which commands are available in which situation."""

@@ -1,1 +1,0 @@
-"""Settings, the user's keymap, and the UI state that is kept between sessions."""
