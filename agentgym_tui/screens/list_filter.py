@@ -163,16 +163,19 @@ class ListFilter(Vertical):
     }
     """
 
+    _input: FilterInput
+
     def __init__(self, host: FilteredScreen) -> None:
         super().__init__()
         self._host = host
         self.kept = host.ui_state.filters.get(host.list_key, "") if host.keeps_filter else ""
         self._error: QueryError | None = None
-        self._input = FilterInput(self.kept, host.FILTER_HINT, self._complete, self._recall)
         self._note = StaticLines(self._note_lines, id="filter-note")
         self.set_class(bool(self.kept), "-open")
 
     def compose(self) -> ComposeResult:
+        # not earlier: a text in a field needs a screen, and the app's first one is still being made
+        self._input = FilterInput(self.kept, self._host.FILTER_HINT, self._complete, self._recall)
         yield self._input
         yield self._note
 

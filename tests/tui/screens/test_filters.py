@@ -12,6 +12,7 @@ from textual.widgets import Input
 from agentgym_tui.app import Console
 from agentgym_tui.config import UiState
 from agentgym_tui.safe_text import has_unsafe_chars
+from agentgym_tui.sessions.session import FileSession
 from runner.types import Outcome
 from tests.support.console.fake_session import FakeSession
 from tests.support.console.key_presses import hostile_event, running_battery, two_logs
@@ -149,6 +150,12 @@ async def test_a_kept_query_of_notes_is_used_once_the_notes_are_known() -> None:
         await wait_for_widget_text(pilot, SUMMARY, "4 episodes · 1 match note:again")
         assert row_keys(app, LIST) == [session.fake_library.stored[2].episode_id]
         assert not pilot.app.screen.query_one(NOTE).display
+
+
+async def test_the_first_screen_may_have_a_kept_filter(tmp_path: Path) -> None:
+    app = Console(FileSession([tmp_path], tmp_path / "cache"), ui_state=UiState(filters={"episodes": "env:maze"}))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await wait_until(pilot, lambda: filter_of(pilot).value == "env:maze")
 
 
 def _help_rows(app: object) -> list[str]:
