@@ -17,7 +17,10 @@ LOOSE_MODULES = {
     "runner": {"__init__.py", "errors.py", "library.py", "plugins.py"},
     "agentgym_tui": {
         "__init__.py",
+        "app.py",
         "cli.py",
+        "commands.py",
+        "config.py",
         "safe_text.py",
         "services.py",
         "sinks.py",
