@@ -27,23 +27,15 @@ from agentgym_tui.state.event_log import Words, json_columns
 from agentgym_tui.state.query import FieldSet, Query
 from runner.events.codec import check_limits
 
-BLOCK_BYTES: Final = 1 << 14
-"""Size of the blocks whose newlines are counted; to find a line, one of them is read."""
+BLOCK_BYTES: Final = 1 << 14  # size of the blocks whose newlines are counted; to find a line, one of them is read
 READ_BYTES: Final = 1 << 18
-"""Number of bytes per read."""
-BUDGET_S: Final = 0.03
-"""Seconds for which a call reads or searches before it returns, so that the caller can repaint."""
-MAX_LINE_BYTES: Final = 1 << 20
-"""Largest number of bytes read of a line."""
-MAX_PARSED_BYTES: Final = 64 << 10
-"""Largest line that is parsed as JSON, in bytes; a longer line counts as plain text."""
-MAX_MATCHES: Final = 2_000_000
-"""Largest number of matching lines kept; each takes eight bytes."""
-MAX_UNTIMED_LINES: Final = 500
-"""Number of consecutive lines without a time after which a search for a time gives up."""
+BUDGET_S: Final = 0.03  # for which a call reads or searches before it returns, so that the caller can repaint
+MAX_LINE_BYTES: Final = 1 << 20  # read of a line
+MAX_PARSED_BYTES: Final = 64 << 10  # largest line that is parsed as JSON, in bytes; a longer line counts as plain text
+MAX_MATCHES: Final = 2_000_000  # largest number of matching lines kept; each takes eight bytes
+MAX_UNTIMED_LINES: Final = 500  # number of consecutive lines without a time after which a search for a time gives up
 _NEWLINE: Final = b"\n"
-_TAIL_BYTES: Final = 64
-"""Number of bytes at the indexed end of the file that are compared, to detect that a grown file was overwritten."""
+_TAIL_BYTES: Final = 64  # at the indexed end of the file that are compared, to detect that it was overwritten
 
 ReloadReason: TypeAlias = Literal["", "shorter", "changed"]
 
@@ -94,32 +86,21 @@ class LogFile:
 
     One thread calls ``advance`` repeatedly; any thread may read lines. When the file has to be read again from its
     start, ``index`` becomes a new object.
-
-    Attributes:
-        index: index of the lines in the part of the file that has been read.
-        size: size of the file in bytes when it was last checked.
-        failure: why the file cannot be read; "" where the file can be read.
-        reload_reason: why the file was last read again from its start; "" where it was not.
-        replaced: whether ``path`` now names another file; the original file is still read.
-        deleted: whether ``path`` no longer names a file.
     """
 
     def __init__(self, path: Path, *, read_bytes: int = READ_BYTES, block: int = BLOCK_BYTES) -> None:
         self.path = path
         self.index = LineIndex(block)
-        self.size = 0
-        self.failure = ""
-        self.reload_reason: ReloadReason = ""
-        self.replaced = self.deleted = False
+        self.size = 0  # when the file was last checked
+        self.failure = ""  # why the file cannot be read
+        self.reload_reason: ReloadReason = ""  # why it was last read again from its start
+        self.replaced = self.deleted = False  # whether ``path`` names another file, or none; the original is still read
         self._reading, self._lock = threading.Lock(), threading.Lock()
         self._descriptor: int | None = None
-        self._read_bytes = read_bytes
-        self._tail = b""
-        self._suspect = False
+        self._read_bytes, self._tail, self._suspect = read_bytes, b"", False
 
     @property
     def is_complete(self) -> bool:
-        """Whether the file has been read up to its last known size."""
         return self._descriptor is not None and self.index.size >= self.size
 
     def advance(self, budget_s: float = BUDGET_S) -> bool:
@@ -175,7 +156,7 @@ class LogFile:
         return start + newline.end()
 
     def read(self, start: int, n: int) -> bytes:
-        """Return up to ``n`` bytes of the file from the offset ``start``; no bytes where the file cannot be read."""
+        """Return up to ``n`` bytes from the offset ``start``; none where the file cannot be read."""
         try:
             return self._pread(start, n)
         except OSError:  # ``advance`` reports the failure
@@ -202,17 +183,16 @@ class LogFile:
         self.failure = ""
         if status.st_size < self.index.size:
             self._restart("shorter")
-        elif self._suspect or (status.st_size > self.index.size and not self._has_same_tail()):
+        elif self._suspect or (
+            status.st_size > self.index.size
+            and self.read(self.index.size - len(self._tail), len(self._tail)) != self._tail
+        ):
             self._restart("changed")
         self.size = status.st_size
 
-    def _has_same_tail(self) -> bool:
-        return self.read(self.index.size - len(self._tail), len(self._tail)) == self._tail
-
     def _restart(self, reason: ReloadReason) -> None:
         self.index, self.size = LineIndex(self.index.block), 0
-        self.reload_reason, self._suspect = reason, False
-        self._tail = b""
+        self.reload_reason, self._suspect, self._tail = reason, False, b""
 
     def _read_next(self) -> bool:
         """Read and index the next piece of the file; return False if the file is closed or became shorter."""
@@ -226,52 +206,37 @@ class LogFile:
 
 
 _TIME_FIELDS: Final = ("at", "time", "timestamp", "ts", "@timestamp", "datetime", "date", "started_at", "ended_at")
-_KIND_FIELDS: Final = ("kind", "subject", "type", "event", "op", "level", "levelname", "severity")
-"""Names of the JSON fields that may contain the kind of a record, the most informative first."""
+_KIND_FIELDS: Final = ("kind", "subject", "type", "event", "op", "level", "levelname", "severity")  # best first
 _LEVEL_FIELDS: Final = ("levelname", "level", "severity", "lvl", "log.level")
-_MESSAGE_FIELDS: Final = ("message", "msg", "event")
+_MESSAGE_FIELDS: Final = ("message", "msg", "event")  # the last one only beside a level, as structlog writes it
 _LOGGER_FIELDS: Final = ("logger", "logger_name", "name", "target", "module")
-"""Names of the JSON fields of a log record; ``event`` is a message only beside a level, as structlog writes it."""
 _OBJECT_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _BRACKETS: Final = {b"{": "{…}", b"[": "[…]"}
 _MAX_FIELDS: Final = 20
 _MAX_FIELD_CHARS: Final = 80
-_LEVEL: Final = re.compile(
+_LEVEL: Final = re.compile(  # of a text line, after its time and before its message
     rb"[\])]?\s*[-|:]?\s*\[?(TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\]?(?:\s*[-|:]\s+|\s+)",
     re.ASCII | re.I,
 )
-"""The level of a text line, after its time and before its message."""
 _TIMESTAMP: Final = re.compile(
     rb"[\[(]?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?", re.ASCII
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_EPOCH_UNITS: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e8, 1.0))
-"""Units of numeric times: the smallest number in the unit and the units per second; smaller numbers are no times."""
+_EPOCH_UNITS: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e8, 1.0))  # smallest number, units per second
 
 
 class LogRecord(NamedTuple):
-    """Time, kind and message of a log line; all texts are untrusted.
-
-    Attributes:
-        at: time with a zone; None if the line contains no time.
-        kind: the level of a log record, or the kind of another record; "" where the line contains none.
-        message: message of a log record; None for any other line, which is shown as it is.
-        logger: name of the logger that wrote a log record; "" if it is not known.
-        fields: other fields of a log record in JSON as ``name=value``; an object or list is shortened to its brackets.
-    """
+    """Time, kind and message of a log line, as far as it contains them."""
 
     at: datetime | None = None
-    kind: str = ""
-    message: str | None = None
+    kind: str = ""  # the level of a log record
+    message: str | None = None  # of a log record; another line is shown as it is
     logger: str = ""
-    fields: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()  # others of a log record in JSON as ``name=value``
 
 
 def parse_record(line: bytes) -> LogRecord:
-    """Parse the first bytes of a line, which is a JSON object or starts with a time; else return an empty record.
-
-    More than ``MAX_PARSED_BYTES`` bytes are parsed as plain text, not as JSON.
-    """
+    """Parse the first bytes of a line, which is a JSON object or starts with a time; else return an empty record."""
     if line[:1] != b"{" or len(line) > MAX_PARSED_BYTES:
         return _text_record(line)
     try:
@@ -342,24 +307,19 @@ class LogSearch:
 
     Lines that lack a required word are skipped without being decoded. ``piece`` bytes are searched at once; of a longer
     line, only as many.
-
-    Attributes:
-        matches: numbers of the matching lines in ascending order; numbers are only appended.
-        partial_match: number of the last line of the log where that line matches and has no newline yet; else None.
-        position: number of bytes searched, up to the end of a line.
-        is_full: whether the search has ended at ``MAX_MATCHES`` lines; more lines may match.
     """
 
     def __init__(self, log: LogFile, query: Query[bytes], *, piece: int = MAX_LINE_BYTES) -> None:
-        self._piece = piece
-        self.query = query
-        self.matches = array("Q")
-        self.position = 0
-        self.is_full = False
+        self._piece, self.query = piece, query
+        self.matches = array("Q")  # numbers of lines in ascending order; only appended
+        self.position = 0  # number of bytes searched, up to the end of a line
+        self.is_full = False  # ended at ``MAX_MATCHES`` lines
         self._log, self._index = log, log.index
-        first, *self._others = sorted(Words(query.words).needles, key=_search_time) or [(b"",)]
+        # One form of a word is found faster than two, and a longer one faster than a shorter one.
+        needles = sorted(Words(query.words).needles, key=lambda forms: (len(forms), -len(forms[0])))
+        first, *self._others = needles or [(b"",)]
         self._pattern = re.compile(b"|".join(map(re.escape, first)))
-        self.partial_match: int | None = None
+        self.partial_match: int | None = None  # the last line of the log, if it matches and has no newline yet
         self._line_number = self._n_tail_bytes = 0
 
     @property
@@ -368,7 +328,6 @@ class LogSearch:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the search has reached ``MAX_MATCHES`` lines or the end of the part that the log has read."""
         return self.is_full or self.position + self._n_tail_bytes >= self._index.size
 
     def advance(self, budget_s: float = BUDGET_S) -> bool:
@@ -397,8 +356,7 @@ class LogSearch:
         self._line_number += data.count(_NEWLINE, at)
         self.position += len(data)
 
-    def _search_long_line(self, raw: bytes) -> None:
-        """Search the start of a line that is longer than a piece, or has no newline yet."""
+    def _search_long_line(self, raw: bytes) -> None:  # than a piece, or without a newline yet
         data = raw.lower()
         is_match = self._pattern.search(data) is not None and self._matches(raw, data, 0, len(raw))
         if self._line_number >= self._index.n_newlines:
@@ -409,7 +367,7 @@ class LogSearch:
             self.position = self._log.line_start(self._line_number, self._index)
 
     def _matches(self, raw: bytes, data: bytes, start: int, stop: int) -> bool:
-        """Return whether a line with one of the first words, which is lower case in ``data``, matches the query."""
+        """``data`` is ``raw`` in lower case, and has one of the first words in the line."""
         if not all(any(data.find(form, start, stop) >= 0 for form in forms) for forms in self._others):
             return False
         return not self.query.has_rest or self.query.matches(raw[start:stop].removesuffix(b"\r"))
@@ -434,7 +392,6 @@ LOG_FIELDS: Final[FieldSet[bytes]] = FieldSet(
     *json_columns(lambda line: line if len(line) <= MAX_PARSED_BYTES else b""),
     values={"level": ("error", "warning", "info", "debug")},
 )
-"""The fields of a line, given as its bytes without the newline."""
 
 
 def line_query(text: str) -> Query[bytes]:
@@ -445,36 +402,23 @@ def line_query(text: str) -> Query[bytes]:
     return Query(LOG_FIELDS, text, word_test=word_test, splits=True)
 
 
-def _search_time(forms: Sequence[bytes]) -> tuple[int, int]:
-    """Return a sort key: one form is found faster than two, and a longer one faster than a shorter one."""
-    return len(forms), -len(forms[0])
-
-
 def find_line_at(log: LogFile, at: datetime) -> int | None:
-    """Return the number of the first line whose time is not before ``at``, by binary search.
-
-    The lines must be sorted by time. Where all times are before ``at``, return the number of the last line. Return None
-    where no time is found.
-    """
+    """Return the first line of a sorted log whose time is not before ``at``, or else the last; None without a time."""
     low, high, match = 0, len(log.index), None
     while low < high:
         middle = (low + high) // 2
-        timed = _first_time(log, range(middle, high))
-        if timed is None:
+        if (timed := _first_time(log, range(middle, high))) is None:
             high = middle
-            continue
-        number, line_at = timed
-        if line_at < at:
-            low = number + 1
+        elif timed[1] < at:
+            low = timed[0] + 1
         else:
-            match, high = number, middle
+            match, high = timed[0], middle
     if match is None and find_last_time(log) is not None:
         return len(log.index) - 1
     return match
 
 
 def find_last_time(log: LogFile) -> datetime | None:
-    """Return the time of the last line that has a time; None if the last MAX_UNTIMED_LINES lines have none."""
     timed = _first_time(log, range(len(log.index))[::-1])
     return None if timed is None else timed[1]
 

@@ -1,7 +1,4 @@
-"""What arrives on a bus: applied to the state with pauses that keep the screen responsive, and a session that watches.
-
-A session that watches sends no commands, on the bus of a local node or one given by its URL.
-"""
+"""What arrives on a bus, applied to the state with pauses for the screen, and a session that only watches."""
 
 from __future__ import annotations
 
@@ -38,34 +35,17 @@ if TYPE_CHECKING:
     from runner.subscribe.messages import Since
     from runner.subscribe.subscription import Subscription
 
-MAX_MESSAGES: Final = 2_000
-"""Largest number of messages read at once."""
-MAX_READ_BYTES: Final = 5 << 20
-"""Size in bytes after which no further message is added to a read; the last message may exceed it.
-
-The items of an episode that are read together are applied together, so that larger reads take less CPU time per item.
-"""
-SLICE_S: Final = 0.003
-"""CPU time in seconds after which decoding pauses; the message in progress is decoded to its end."""
-GATHER_FACTOR: Final = 3
-"""The time for which further messages gather is ``GATHER_FACTOR`` times the CPU time of the last read.
-
-Messages of one subject are merged, so the more messages arrive, the less CPU time each of them takes.
-"""
-MAX_GATHER_S: Final = 0.25
-"""Longest time for which messages gather, in seconds; under such a load the screen is not repainted more often."""
-MAX_PAUSE_S: Final = 0.05
-"""Longest pause after a portion of messages, in seconds."""
-MAX_WAITING_BYTES: Final = 10 << 20
-"""Largest size of the unread messages buffered in this process. Messages that a stream stores wait in the stream."""
-MIN_HISTORY: Final = timedelta(seconds=15)
-"""Age of the oldest live items that are read where no batch is running."""
-HISTORY_MARGIN: Final = timedelta(seconds=5)
-"""Time before the start of the oldest running batch from which live items are read."""
-LIVE_HISTORY: Final = timedelta(minutes=10)
-"""Age of the oldest live items that a watcher reads, which covers most running episodes from their start."""
-THREAD_SWITCH_S: Final = 0.0005
-"""Interval of thread switches in seconds; short, because the threads of keyboard and screen must not wait."""
+MAX_MESSAGES: Final = 2_000  # largest number of messages read at once
+MAX_READ_BYTES: Final = 5 << 20  # that end a read; items of an episode that are read together cost less CPU time each
+SLICE_S: Final = 0.003  # CPU time after which decoding pauses; the message in progress is decoded to its end
+GATHER_FACTOR: Final = 3  # messages gather for this many times the CPU time of the last read; those of a subject merge
+MAX_GATHER_S: Final = 0.25  # for which messages gather at most; the screen is not repainted more often then
+MAX_PAUSE_S: Final = 0.05  # longest pause after a portion of messages
+MAX_WAITING_BYTES: Final = 10 << 20  # of unread messages in this process; those of a stream wait in the stream
+MIN_HISTORY: Final = timedelta(seconds=15)  # age of the oldest live items that are read where no batch is running
+HISTORY_MARGIN: Final = timedelta(seconds=5)  # before the start of the oldest running batch
+LIVE_HISTORY: Final = timedelta(minutes=10)  # of live items for a watcher; covers most running episodes
+THREAD_SWITCH_S: Final = 0.0005  # short, because the threads of keyboard and screen must not wait
 WATCH_ONLY: Final = "watching only: nothing can be started or stopped from here; use `agentgym-tui launch` on the node"
 
 _LINK_STATUSES: Final = ("connecting", "connected", "stalled", "disconnected")
@@ -74,8 +54,7 @@ _LINK_STATUSES: Final = ("connecting", "connected", "stalled", "disconnected")
 class LiveFeed:
     """Subscribes to a bus and applies its messages to a run store.
 
-    ``cpu_time_s`` returns the CPU seconds of the current thread. They end a slice of decoding, and the pause after
-    a portion of messages is half the CPU time of the portion. Wall time would be wrong where the console was suspended.
+    Pauses follow the CPU time of the current thread; wall time would be wrong where the console was suspended.
     """
 
     def __init__(self, store: RunStore, cpu_time_s: Callable[[], float] = time.thread_time) -> None:
@@ -128,10 +107,7 @@ def is_behind(received: Sequence[RawMessage | Notice]) -> bool:
 
 
 def link_from_state(state: BusState, address: str) -> BusLink | None:
-    """Return the bus link that a connection state results in; None for a state that does not change the link.
-
-    ``address`` is the URL of the bus without credentials.
-    """
+    """Return None for a state that does not change the link; ``address`` is the URL without credentials."""
     return BusLink(state.status, state.reason, address) if state.status in _LINK_STATUSES else None
 
 
@@ -149,13 +125,10 @@ def history_age(batch_ids: Iterable[str], now: datetime) -> timedelta:
 
 
 class BusSession(Session):
-    """Watches a bus without changing anything on it.
+    """Watches a bus without changing anything on it, and sends no commands.
 
-    Args:
-        options: command-line options that select the profile, which names the subjects, and the state directory.
-        url: URL of the bus, whose credentials are read from environment variables; None for the bus of the node that
-            last ran in the state directory.
-        since: age of the oldest durable events that are read, or all of them.
+    The bus is that of ``url``, with credentials from environment variables, or that of the node that last ran in the
+    state directory. ``since`` is the age of the oldest durable events that are read.
     """
 
     def __init__(
@@ -165,13 +138,12 @@ class BusSession(Session):
         self.received = ReceivedEpisodes(self.store)
         self.control = NodeControl(lambda: self._connection, self._node_of, read_only=WATCH_ONLY)
         self.events = self._bus = EventSource()
-        self._locator = StateLocator(options)
-        self._url = url
-        self._since = since
+        self._locator, self._url, self._since = StateLocator(options), url, since
         self._connection: NatsConnection | None = None
 
     async def run(self) -> None:
         from runner.bus.address import address_from_environ, address_of_node
+        from runner.bus.connection import NatsConnection
 
         try:
             location = await asyncio.to_thread(self._locator.find)
@@ -185,12 +157,6 @@ class BusSession(Session):
             self.store.set_link(BusLink("failed", str(exc)))
             return
         self.title = f"watch {address.display_url}"
-        await self._subscribe(location, address, read_address)
-
-    async def _subscribe(
-        self, location: StateLocation, address: BusAddress, read_address: Callable[[], BusAddress | None]
-    ) -> None:
-        from runner.bus.connection import NatsConnection
 
         def update_link(state: BusState) -> None:
             if (link := link_from_state(state, address.display_url)) is not None:

@@ -45,59 +45,40 @@ if TYPE_CHECKING:
 
 _ResultT = TypeVar("_ResultT")
 
-RunCommand: TypeAlias = Literal["cancel", "pause", "resume", "step"]
-"""Name of a command for a batch, a battery or an episode."""
+RunCommand: TypeAlias = Literal["cancel", "pause", "resume", "step"]  # for a batch, a battery or an episode
 _NODE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-TIMEOUT_S: Final = 5.0
-"""Seconds to wait for a reply."""
-REPEAT_S: Final = 1.5
-"""Seconds after which a request without a reply is sent again if its operation is one of ``REPEATABLE``."""
-REPEATABLE: Final = frozenset({"start", "move", "replay", "episode", "annotate", "health", "list"})
-"""Operations that have no further effect when the node receives them twice."""
-RETRY_INTERVAL_S: Final = 0.25
-"""Seconds between attempts while no node answers."""
-MAX_RETRIES: Final = 10
-"""Largest number of further attempts. Repeating is safe, because a request without a responder reached no node."""
-MAX_REPLY_BYTES: Final = 1 << 20
-"""Largest reply that is decoded."""
-MAX_EPISODE_BYTES: Final = 64 << 20
-"""Largest episode file that is fetched."""
+TIMEOUT_S: Final = 5.0  # to wait for a reply
+REPEAT_S: Final = 1.5  # after which a request without a reply is sent again if its operation is one of ``REPEATABLE``
+REPEATABLE: Final = frozenset({"start", "move", "replay", "episode", "annotate", "health", "list"})  # at no risk
+RETRY_INTERVAL_S: Final = 0.25  # between attempts while no node answers
+MAX_RETRIES: Final = 10  # repeating is safe, because a request without a responder reached no node
+MAX_REPLY_BYTES: Final = 1 << 20  # largest reply that is decoded
+MAX_EPISODE_BYTES: Final = 64 << 20  # largest episode file that is fetched
 
 
 class ControlRequestError(Exception):
-    """A request to a node could not be sent, was rejected or was not answered; its texts may quote a node.
+    """A request to a node could not be sent, was rejected (``code``) or was not answered; its texts may quote a node.
 
-    Args:
-        message: what was requested and why it failed.
-        hint: what the user can do.
-        code: code of the node's rejection; "" if the node did not reject it.
+    The message is what was requested and why it failed, ``hint`` what the user can do.
     """
 
     published_error_type = "ControlFailed"
 
     def __init__(self, message: str, hint: str = "", code: str = "") -> None:
         super().__init__(message)
-        self.hint = hint
-        self.code = code
+        self.hint, self.code = hint, code
 
     @property
     def text(self) -> str:
-        """Message and hint as one sentence; untrusted text."""
         return "; ".join(filter(None, (str(self), self.hint)))
 
 
 class NodeControl:
     """Sends requests to a node; all methods raise ``ControlRequestError`` where a request fails.
 
-    Args:
-        connection: returns the connection to the bus; None while the bus is not connected.
-        node: returns the name of the node to send a request to. Its argument is the id of the episode that the request
-            concerns, or "" for a request that concerns no single episode.
-        read_only: why commands are not allowed; "" where commands are allowed.
-        on_command: called after a command has succeeded.
-        start_key: key that starts the node, named in the hints of errors; "" where no key does.
-        timeout_s: seconds to wait for a reply.
-        retry_interval_s: seconds between attempts while no node answers.
+    ``node`` returns the name of the node for the id of the episode that a request concerns, or for "". ``read_only`` is
+    why commands are not allowed, ``start_key`` the key that starts the node, as hints name it; both may be "".
+    ``on_command`` is called after a command has succeeded.
     """
 
     def __init__(
@@ -111,13 +92,9 @@ class NodeControl:
         timeout_s: float = TIMEOUT_S,
         retry_interval_s: float = RETRY_INTERVAL_S,
     ) -> None:
-        self._connection = connection
-        self._node = node
-        self._read_only = read_only
-        self._on_command = on_command
-        self._start_key = start_key
-        self._timeout_s = timeout_s
-        self._retry_interval_s = retry_interval_s
+        self._connection, self._node = connection, node
+        self._read_only, self._on_command, self._start_key = read_only, on_command, start_key
+        self._timeout_s, self._retry_interval_s = timeout_s, retry_interval_s
 
     async def start(self, args: StartArgs) -> list[BatchState]:
         return await self._command("start", args, list[BatchState])
@@ -140,7 +117,6 @@ class NodeControl:
         return await self._command("annotate", args, list[Note])
 
     async def shutdown(self, *, drain: bool) -> None:
-        """Stop the node: after the running steps, or with ``drain`` after all queued batches."""
         await self._command("shutdown", ShutdownArgs(drain=drain), NoArgs)
 
     async def start_server(self, env: str) -> ServerInfo:
@@ -173,9 +149,8 @@ class NodeControl:
             args = EpisodeArgs(episode_id=episode_id, offset=len(data))
             chunk = await self._request("episode", args, EpisodeChunk)
             if chunk.total > MAX_EPISODE_BYTES:
-                raise ControlRequestError(
-                    f"episode {episode_id} has {chunk.total} bytes; the limit is {MAX_EPISODE_BYTES}"
-                )
+                reason = f"episode {episode_id} has {chunk.total} bytes; the limit is {MAX_EPISODE_BYTES}"
+                raise ControlRequestError(reason)
             if digest not in (None, (chunk.total, chunk.sha256)) or not chunk.data:
                 return None
             digest = chunk.total, chunk.sha256
@@ -192,10 +167,8 @@ class NodeControl:
     async def _request(self, op: Op, args: Any, result: type[_ResultT]) -> _ResultT:  # noqa: ANN401 - one of ``ARGS``
         connection = self._connection()
         if connection is None or not connection.connected:
-            raise ControlRequestError(
-                f"{op}: not connected to the node",
-                "wait for the connection" + f", or press {self._start_key} to start the node" * bool(self._start_key),
-            )
+            hint = "wait for the connection" + f", or press {self._start_key} to start the node" * bool(self._start_key)
+            raise ControlRequestError(f"{op}: not connected to the node", hint)
         node = self._node(args.episode_id or "" if isinstance(args, EpisodeArgs | AnnotateArgs | TargetArgs) else "")
         if _NODE_NAME.fullmatch(node) is None:  # the name may come from the bus and becomes part of a subject
             raise ControlRequestError(f"{op}: {node!r} is not a valid node name")
@@ -220,10 +193,8 @@ class NodeControl:
                     return _checked_result(request, payload[: MAX_REPLY_BYTES + 1])
         except RunnerError as exc:
             raise ControlRequestError(f"{request.op}: {exc}") from exc
-        raise ControlRequestError(
-            f"{request.op}: node {node} does not answer",
-            "the node has stopped" + f"; press {self._start_key} to start it again" * bool(self._start_key),
-        )
+        hint = "the node has stopped" + f"; press {self._start_key} to start it again" * bool(self._start_key)
+        raise ControlRequestError(f"{request.op}: node {node} does not answer", hint)
 
 
 def _checked_result(request: ControlRequest, payload: bytes) -> bytes:
@@ -259,10 +230,9 @@ def unfinished_ids(listed: NodeList) -> list[str]:
 
 
 async def try_own_model(own: OwnModel, on_health: Callable[[EndpointHealth], object]) -> ModelTrial | None:
-    """Check a server, and ask its model in two turns of an agent if the server answers; return the trial, or None.
+    """Check a server, which goes to ``on_health``, and ask its model in two turns of an agent if the server answers.
 
-    ``on_health`` receives the result of the check, which asks no model. The key comes from this process's environment.
-    Raises ``ConfigError`` if the URL or the name of the variable is not valid, or the variable is not set.
+    Raises ``ConfigError`` if the URL or the name of the variable with the key is not valid, or that is not set here.
     """
     await asyncio.to_thread(importlib.import_module, "runner.node.preflight")  # takes too long for the event loop
     from runner.config import Profile

@@ -6,6 +6,7 @@ Episodes of opened files are copied into a temporary state directory first, and 
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import tempfile
 import threading
@@ -36,11 +37,7 @@ class ExportStopped(StoreError):
 
 
 class ExportJob:
-    """An export of episodes into the file or folder ``path``, and how far it is.
-
-    ``filters`` are names of fields of ``runner.formats.selection.Filters``; ``query`` is that of the list, for the
-    manifest.
-    """
+    """An export of episodes, and how far it is; ``filters`` are fields of ``Filters``, ``query`` for the manifest."""
 
     def __init__(self, episode_ids: Sequence[str], target: Format, path: Path, filters: list[str], query: str) -> None:
         self.episode_ids, self.target, self.path, self.filters, self.query = episode_ids, target, path, filters, query
@@ -68,51 +65,45 @@ class Exporter:
     def chosen(
         self, episode_ids: Sequence[str], check: Callable[[], None]
     ) -> AbstractContextManager[tuple[EpisodeStore, EpisodeIndex, Counter[str]]]:
-        """Return a store of these episodes, its index, and the number of unreadable episodes by reason.
+        """Return a store of these episodes, its index, and the number of unreadable ones by reason.
 
         ``check`` is called before each episode that is copied, and may raise.
         """
         raise NotImplementedError
 
     async def export(self, job: ExportJob) -> Manifest:
-        """Write episodes in a format, and return what was written and left out."""
-        return await asyncio.to_thread(self._export, job)
+        def export() -> Manifest:
+            from runner.formats.export import export_episodes
+
+            now, query, filters = datetime.now(UTC), job.query, job.filters
+            with self._selected(job) as selected:
+                return export_episodes(*selected, job.target, job.path, query=query, filters=filters, now=now)
+
+        return await asyncio.to_thread(export)
 
     async def audit(self, job: ExportJob) -> Audit:
         """Write nothing, and return what a trainer could use of an export."""
-        return await asyncio.to_thread(self._audit, job)
 
-    def _export(self, job: ExportJob) -> Manifest:
-        from runner.formats.export import export_episodes
+        def audit() -> Audit:
+            from runner.formats.training import audit_episodes
 
+            with self._selected(job) as selected:
+                return audit_episodes(*selected)
+
+        return await asyncio.to_thread(audit)
+
+    @contextmanager
+    def _selected(self, job: ExportJob) -> Iterator[tuple[EpisodeStore, Iterator[Candidate], Reasons]]:
+        from runner.formats.selection import Filters, select_candidates
+
+        ids, filters = {"ids": json.dumps(list(job.episode_ids))}, Filters(**dict.fromkeys(job.filters, True))
         with self.chosen(job.episode_ids, job.check) as (store, index, unreadable):
-            candidates, reasons = _selected(index, job)
-            found, reasons, now = job.counted(candidates), reasons + unreadable, datetime.now(UTC)
-            query, filters = job.query, job.filters
-            return export_episodes(store, found, reasons, job.target, job.path, query=query, filters=filters, now=now)
-
-    def _audit(self, job: ExportJob) -> Audit:
-        from runner.formats.training import audit_episodes
-
-        with self.chosen(job.episode_ids, job.check) as (store, index, unreadable):
-            candidates, reasons = _selected(index, job)
-            return audit_episodes(store, job.counted(candidates), reasons + unreadable)
-
-
-def _selected(index: EpisodeIndex, job: ExportJob) -> tuple[list[Candidate], Reasons]:
-    from msgspec.json import encode
-
-    from runner.formats.selection import Filters, select_candidates
-
-    ids, filters = {"ids": encode(job.episode_ids).decode()}, Filters(**dict.fromkeys(job.filters, True))
-    return select_candidates(index, _CHOSEN, ids, filters, by_task=job.target.by_task)
+            found, reasons = select_candidates(index, _CHOSEN, ids, filters, by_task=job.target.by_task)
+            yield store, job.counted(found), reasons + unreadable
 
 
 class Curation(Exporter):
-    """Archives, deletes and exports the episodes of a state directory; see ``runner.node.retention``.
-
-    ``open_store`` returns the opened episode files and their index; it is called in another thread.
-    """
+    """Archives, deletes and exports the episodes of a state directory; ``open_store`` is called in another thread."""
 
     def __init__(self, open_store: Callable[[], tuple[EpisodeStore, EpisodeIndex]]) -> None:
         self._open_store = open_store
@@ -154,13 +145,9 @@ class FileExporter(Exporter):
             yield store, index, unreadable
 
     async def archive(self, episode_ids: Sequence[str], path: Path) -> tuple[int, Counter[str]]:
-        """Copy episodes into a new zip archive, which can be opened like a folder.
+        """Copy episodes into a new zip archive; return their number, and that of the unreadable ones by reason.
 
-        Returns:
-            The number of copied episodes, and of those that cannot be read by reason.
-
-        Raises:
-            StoreError: the archive cannot be written or exists, or no episode can be read.
+        Raises ``StoreError`` if the archive cannot be written or exists, or no episode can be read.
         """
         return await asyncio.to_thread(self._archive, episode_ids, path)
 

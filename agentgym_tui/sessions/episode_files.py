@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+import msgspec
+
 from agentgym_tui.state.episode import Episode, Spans, as_messages, picture_of, step_of
 from runner.errors import StoreError
 from runner.util.files import MAX_FILE_BYTES, read_file
@@ -21,18 +23,13 @@ from runner.util.files import MAX_FILE_BYTES, read_file
 if TYPE_CHECKING:
     from runner.formats.format import Format
     from runner.store import EpisodeRecord
-    from runner.store.episode_file import Origin
 
-LOG_SUFFIXES: Final = (".jsonl", ".ndjson", ".log")
-"""Suffixes of files that are shown line by line."""
-LINES_SUFFIXES: Final = (".jsonl", ".ndjson")
-"""Suffixes of files whose lines can be episodes."""
-JOURNAL_SUFFIX: Final = ".journal.jsonl"
-"""Suffix of the journal of an unfinished episode; ``runner.store.journal`` takes long to import."""
+LOG_SUFFIXES: Final = (".jsonl", ".ndjson", ".log")  # of files that are shown line by line
+LINES_SUFFIXES: Final = (".jsonl", ".ndjson")  # of files whose lines can be episodes
+JOURNAL_SUFFIX: Final = ".journal.jsonl"  # of an unfinished episode; ``runner.store.journal`` takes long to import
 ARCHIVE_SUFFIX: Final = ".zip"
 EPISODE_START: Final = b'{"schema":'
-MANIFEST: Final = "manifest.json"
-"""End of the names of the manifests of exports; ``runner.formats`` takes long to import."""
+MANIFEST: Final = "manifest.json"  # ends the names of the manifests of exports; ``runner.formats`` takes long to import
 UNFINISHED: Final = "still running, or its node died; the node completes the episode when it starts again"
 
 _FOREIGN_SUFFIXES: Final = (".json", ".jsonl", ".ndjson", ".eval", ".parquet")
@@ -40,18 +37,20 @@ _FOREIGN_STARTS: Final = (b"{", b"[", b"PK\3\4", b"PAR1", b"\xef\xbb\xbf")
 _ID_NAME_LENGTH: Final = 26 + len(".json")
 _HEAD_BYTES: Final = 64 << 10
 _LINE_NAME: Final = re.compile(r"(\d{1,18})-(\d{1,18})")
-_SHARED_FIELDS: Final = (
+_SHARED_FIELDS: Final = (  # of ``EpisodeRecord`` and ``Episode``
     *("episode_id", "batch_id", "env", "started_at", "battery_id", "node", "transport", "data_label", "mode", "limits"),
     *("task_index", "seed", "attempt", "agent", "model", "profile", "worker"),
     *("success", "reward", "rounds", "duration_s", "tokens", "cost", "unscored", "evaluation", "gpu"),
 )
-"""Names of the fields that ``EpisodeRecord`` and ``Episode`` have in common."""
 
 
 def episode_from_record(record: EpisodeRecord) -> Episode:
     from runner.store.flags import find_flags
 
-    error = record.error
+    error, origin = record.error, record.origin
+    imported = "" if origin is None else origin.format
+    if origin is not None and origin.missing:
+        imported += f", which lacks: {', '.join(origin.missing)}"
     return Episode(
         **{name: getattr(record, name) for name in _SHARED_FIELDS},
         outcome=str(record.outcome),
@@ -64,31 +63,21 @@ def episode_from_record(record: EpisodeRecord) -> Episode:
         steps=[step_of(step) for step in record.timesteps],
         spans=Spans(record.spans),
         found_flags=tuple((flag.name, flag.step) for flag in find_flags(record, record.timesteps)),
-        imported=_origin_text(record.origin),
+        imported=imported,
     )
-
-
-def _origin_text(origin: Origin | None) -> str:
-    if origin is None:
-        return ""
-    return f"{origin.format}, which lacks: {', '.join(origin.missing)}" if origin.missing else origin.format
 
 
 def running_episode(journal: Any) -> Episode:  # noqa: ANN401 - its module takes long to import
     from runner.store.journal import unfinished_record
     from runner.types import Outcome
 
-    record = unfinished_record(journal, Outcome.INTERRUPTED, ended_at=journal.header.started_at)
-    episode = episode_from_record(record)
+    episode = episode_from_record(unfinished_record(journal, Outcome.INTERRUPTED, ended_at=journal.header.started_at))
     episode.outcome = episode.duration_s = None
     return episode
 
 
 def record_from_bytes(data: bytes, path: Path) -> EpisodeRecord:
-    """Decode the content of an episode file that may have been moved or renamed: ``path`` is only named in errors.
-
-    Raises ``StoreError`` if the content is not an episode of the current schema.
-    """
+    """Decode an episode file that may have been moved: ``path`` is only named in errors; raises ``StoreError``."""
     from runner.store.episode_file import decode_episode
 
     return decode_episode(data, path, was_moved=True)
@@ -125,10 +114,7 @@ def holds_episodes(path: Path) -> bool:
 
 
 def line_names(path: Path) -> Iterator[str]:
-    """Yield a name for each line that is not empty.
-
-    Raises ``StoreError`` if the file cannot be read, or has a line of more than ``MAX_FILE_BYTES``.
-    """
+    """Yield a name for each line that is not empty; raises ``StoreError``, also for a line that is too long."""
     try:
         with _open(path) as file:
             start = 0
@@ -185,19 +171,18 @@ def _open(path: Path) -> BinaryIO:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether the path is a folder; False if missing permissions prevent the check."""
+    """False if missing permissions prevent the check; reading the path reports the cause."""
     try:
         return path.is_dir()
-    except OSError:  # reading the path reports the cause
+    except OSError:
         return False
 
 
 def is_log(path: Path) -> bool:
-    """Return whether a path is a log file, which is shown line by line; else it is an episode file or a folder.
+    """Return whether a path is a log file, which is shown line by line; else it has episodes or is a folder.
 
-    A file with the suffix ``.jsonl``, ``.ndjson`` or ``.log`` is a log. A ``.json`` file is a log where its first line
-    is a complete JSON value and more lines follow. A ``.zip`` file is an archive of episodes. A file with any other
-    suffix is a log unless it starts like an episode file. A file of another tool's episodes is no log.
+    A ``.json`` file is a log where its first line is a complete JSON value and more lines follow. A file with an
+    unknown suffix is a log unless it starts like an episode file.
     """
     if is_folder(path) or path.name.endswith(ARCHIVE_SUFFIX) or foreign_format(path) is not None:
         return False
@@ -209,7 +194,11 @@ def is_log(path: Path) -> bool:
     if path.suffix != ".json":
         return not head.startswith(EPISODE_START)
     first, _, rest = head.partition(b"\n")
-    return bool(rest.strip()) and _is_json(first)
+    try:
+        msgspec.json.decode(first)
+    except (ValueError, RecursionError):
+        return False
+    return bool(rest.strip())
 
 
 def foreign_format(path: Path) -> Format | None:
@@ -236,15 +225,12 @@ def unknown_reason(path: Path) -> str | None:
 def foreign_names(folder: str, names: Sequence[str]) -> list[str]:
     """Return the names of a folder's files that may be files of other tools, or manifests.
 
-    Of many files that are named by ids, as episode files and those of an ATIF export are, the first one is read and
-    stands for the others.
+    Of files that are named by ids, as ours and those of an ATIF export are, the first one stands for the others.
     """
     named_by_id = [name for name in names if len(name) == _ID_NAME_LENGTH and name.endswith(".json")]
-    others = [name for name in names if name.endswith(_FOREIGN_SUFFIXES)]
-    if not named_by_id or foreign_format(Path(folder, named_by_id[0])) is not None:
-        return others
-    own = set(named_by_id)
-    return [name for name in others if name not in own]
+    is_foreign = named_by_id and foreign_format(Path(folder, named_by_id[0])) is not None
+    own = set() if is_foreign else set(named_by_id)
+    return [name for name in names if name.endswith(_FOREIGN_SUFFIXES) and name not in own]
 
 
 def _read_head(path: Path) -> bytes:
@@ -255,14 +241,3 @@ def _read_head(path: Path) -> bytes:
     with os.fdopen(descriptor, "rb") as file, contextlib.suppress(OSError):
         return file.read(_HEAD_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
     return b""
-
-
-def _is_json(text: bytes) -> bool:
-    from msgspec import DecodeError
-    from msgspec.json import decode
-
-    try:
-        decode(text)
-    except (DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True

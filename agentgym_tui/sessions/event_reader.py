@@ -25,18 +25,12 @@ if TYPE_CHECKING:
 FeedItem: TypeAlias = RawMessage | Notice
 
 MAX_WAITING: Final = 10_000
-MAX_WAITING_BYTES: Final = 16 << 20
-"""Largest number and size of unread messages in this process. Messages that a stream stores wait in the stream."""
-MAX_MESSAGES: Final = 500
-"""Largest number of messages appended at once, after which the screen can repaint."""
-GATHER_S: Final = 0.05
-"""Seconds for which single messages are gathered; appending them one by one would use most of a CPU."""
-BACKLOG_INTERVAL_S: Final = 2.0
-"""Seconds between measurements of the number of unread messages."""
-READ_AHEAD: Final = 200
-"""Number of log entries that are read ahead below the selected entry."""
-HOLD_S: Final = 2.0
-"""Seconds for which the other streams wait for a stream that does not deliver its remaining messages."""
+MAX_WAITING_BYTES: Final = 16 << 20  # and number of unread messages in this process; those of a stream wait there
+MAX_MESSAGES: Final = 500  # largest number of messages appended at once, after which the screen can repaint
+GATHER_S: Final = 0.05  # for which single messages are gathered; appending them one by one would use most of a CPU
+BACKLOG_INTERVAL_S: Final = 2.0  # between measurements of the number of unread messages
+READ_AHEAD: Final = 200  # number of log entries that are read ahead below the selected entry
+HOLD_S: Final = 2.0  # for which the other streams wait for a stream that does not deliver its remaining messages
 
 _FIRST: Final = datetime.min.replace(tzinfo=UTC)
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
@@ -74,16 +68,7 @@ class EventSource:
 
 
 class EventReader:
-    """Reads the messages that match a query into an event log.
-
-    Attributes:
-        query: query for the messages to read.
-        paused: whether the user has paused reading.
-        following: whether the user looks at the end of the log. While True, the log evicts its oldest entries; while
-            False, reading stops when the log is full.
-        suspended: whether reading is stopped because the screen is not shown.
-        n_waiting: number of unread messages while reading is stopped; None if the number is not known.
-    """
+    """Reads the messages that match a query into an event log."""
 
     def __init__(
         self,
@@ -96,9 +81,9 @@ class EventReader:
         backlog_interval_s: float = BACKLOG_INTERVAL_S,
     ) -> None:
         self.query = EventQuery()
-        self.paused = self.suspended = False
-        self.following = True
-        self.n_waiting: int | None = None
+        self.paused = self.suspended = False  # by the user; because the screen is not shown
+        self.following = True  # the end: then the log evicts its oldest entries, else reading stops when it is full
+        self.n_waiting: int | None = None  # while reading is stopped, where it is known
         self._source, self._log, self._on_change, self._now = source, log, on_change, now
         self._gather_s, self._backlog_interval_s = gather_s, backlog_interval_s
         self._until = READ_AHEAD
@@ -181,8 +166,7 @@ class TimeOrderedBuffer(DedupBuffer):
 
     Each stream has a lane until it has no more history, or has delivered nothing for ``hold_s`` seconds. A message is
     returned once every lane has one. What belongs to no lane follows in the order of its arrival, also a stream that is
-    found while such messages wait. Half of the capacity
-    is shared equally by the lanes, and a fetch is for half of such a share, so that two fit.
+    found while such messages wait. The lanes share half of the capacity, and a fetch is for half of such a share.
     """
 
     def __init__(
@@ -228,17 +212,19 @@ class TimeOrderedBuffer(DedupBuffer):
         self.update_pending(message.stream or "", message.pending)
 
     async def wait_for_space(self, stream: str) -> None:
-        while (lane := self._lanes.get(stream)) is not None and self._is_half_full(lane):
+        def is_half_full(lane: _Lane) -> bool:
+            share = self._share()
+            return 2 * len(lane.items) > share.count or 2 * lane.size > share.size
+
+        while (lane := self._lanes.get(stream)) is not None and is_half_full(lane):
             self._emptied.clear()
             await self._emptied.wait()
         await super().wait_for_space(stream)
 
     def fetch_limit(self, stream: str) -> FetchLimit:
         most, share = super().fetch_limit(stream), self._share()
-        return FetchLimit(
-            min(max(share.count // 2, MIN_FETCH.count), most.count),
-            min(max(share.size // 2, MIN_FETCH.size), most.size),
-        )
+        count = min(max(share.count // 2, MIN_FETCH.count), most.count)
+        return FetchLimit(count, min(max(share.size // 2, MIN_FETCH.size), most.size))
 
     async def wait_filled(self) -> bool:
         while True:
@@ -286,7 +272,3 @@ class TimeOrderedBuffer(DedupBuffer):
     def _share(self) -> FetchLimit:
         n = max(len(self._lanes), 1)
         return FetchLimit(self._lane_limit.count // n, self._lane_limit.size // n)
-
-    def _is_half_full(self, lane: _Lane) -> bool:
-        share = self._share()
-        return 2 * len(lane.items) > share.count or 2 * lane.size > share.size

@@ -57,26 +57,16 @@ if TYPE_CHECKING:
     from runner.store import EpisodeRecord
     from runner.store.text_index import TextIndex
 
-MAX_DEPTH: Final = 2
-"""Number of folder levels that are searched; 1 is the named folder itself."""
-MAX_FILES: Final = 200_000
-"""Largest number of episode files read, and of episodes of other tools."""
-MAX_LOGS: Final = 200
-"""Largest number of logs listed of all folders; others can be opened by their paths."""
-MAX_PROBLEMS: Final = 200
-"""Largest number of malformed items of other tools that are listed; a last line has the number of the others."""
-MIN_FILES: Final = 500
-"""Number of files from which on their index is kept; fewer files are read in a moment."""
-MAX_CACHE_BYTES: Final = 1 << 30
-"""Largest size of what is kept of all opened folders; the one that was opened least recently is deleted first."""
-N_FIRST_ROWS: Final = 200
-"""Number of known rows that are shown before the files are found."""
+MAX_DEPTH: Final = 2  # number of folder levels that are searched; 1 is the named folder itself
+MAX_FILES: Final = 200_000  # largest number of episode files read, and of episodes of other tools
+MAX_LOGS: Final = 200  # largest number of logs listed of all folders; others can be opened by their paths
+MAX_PROBLEMS: Final = 200  # malformed items of other tools that are listed; a last line has the number of the others
+MIN_FILES: Final = 500  # number of files from which on their index is kept; fewer files are read in a moment
+MAX_CACHE_BYTES: Final = 1 << 30  # of what is kept of all opened folders; that opened least recently is deleted first
+N_FIRST_ROWS: Final = 200  # number of known rows that are shown before the files are found
 KNOWN_PART_ROWS: Final = 2_000
-FIRST_PART_FILES: Final = 50
-PART_FILES: Final = 400
-"""Number of rows or files of a part; that of the first one is small, so that the first rows appear soon."""
-FIRST_PART_S, PART_S = 0.02, 0.25
-"""Seconds for which rows of other tools are collected before they are shown: the first ones of a file, others."""
+FIRST_PART_FILES, PART_FILES = 50, 400  # the first part is small, so that the first rows appear soon
+FIRST_PART_S, PART_S = 0.02, 0.25  # for which rows of other tools are collected: the first ones of a file, others
 
 _INDEX, _TEXTS = "index.sqlite", "text.sqlite"
 _COLUMNS: Final = f"{COLUMNS}, size, mtime_ns, settled, stamp, name, folder"
@@ -110,13 +100,12 @@ _NEXT: Final = "SELECT * FROM found ORDER BY name DESC, folder DESC LIMIT ?"
 _NEWEST: Final = f"""
     SELECT {COLUMNS} FROM episodes WHERE episode_id < ? AND name <> x'' ORDER BY episode_id DESC LIMIT ?
 """
-_AFTER_ALL: Final = "~"
-"""Greater than each episode id."""
+_AFTER_ALL: Final = "~"  # greater than each episode id
 
+# Name and folder; files are read in descending order of their names, which begin with the time of the start.
 _File: TypeAlias = tuple[bytes, bytes]
-"""Name and folder; files are read in descending order of their names, which begin with the time of the start."""
+# Name, folder, size, time and stamp of a file; without a stamp if it cannot be looked at.
 _Found: TypeAlias = tuple[bytes, bytes, int, int, str | None]
-"""Name, folder, size, time and stamp of a file; without a stamp if it cannot be looked at."""
 
 
 def _opened_table(path: Path | None) -> Database:
@@ -124,7 +113,6 @@ def _opened_table(path: Path | None) -> Database:
 
 
 def row_table(rows: Iterable[EpisodeRow]) -> Database:
-    """Return a table of rows in memory, from which results are aggregated."""
     table = _opened_table(None)
     with table.transaction() as connection:
         connection.executemany(_INSERT, map(_columns_of, rows))
@@ -140,22 +128,16 @@ def _columns_of(row: EpisodeRow, found: _Found = (b"", b"", 0, 0, None)) -> list
 class FileLibrary(Library):
     """The episodes in given files and folders.
 
-    ``scan`` finds the episodes; only one thread at a time may run it. The rows of the last time are known until then.
-
-    Args:
-        paths: files, and folders to search for episode files.
-        cache_folder: where the index of many files, and that of their texts, is kept for the next time; None: nowhere.
-
-    Attributes:
-        unreadable: files found that cannot be read, and the logs (``FoundLog``).
-        progress: how many of the files found ``scan`` has read.
+    ``scan`` finds the episodes; only one thread at a time may run it. The rows of the last time are known until then,
+    if there are many files and a ``cache_folder``. ``unreadable`` has the logs (``FoundLog``), too.
     """
 
     def __init__(self, paths: Sequence[Path], cache_folder: Path | None = None) -> None:
         self.progress = ReadProgress(0, 0)
         self.texts = TextSearch(TextSource(self._open_texts, self.select, lambda: self._version, self.read))
         self._paths = paths
-        self._cache = cache_folder and cache_folder / f"opened-{_digest(paths)}"
+        identity = repr([os.path.realpath(path) for path in paths]).encode("utf-8", "surrogatepass")
+        self._cache = cache_folder and cache_folder / f"opened-{hashlib.sha256(identity).hexdigest()[:32]}"
         self._unreadable: list[UnreadableFile] = []
         self._foreign = ForeignFiles(self._unreadable)
         self._lock, self._rescan_lock = threading.Lock(), threading.Lock()
@@ -217,10 +199,7 @@ class FileLibrary(Library):
         self._table.close()
 
     def scan(self) -> Iterator[list[EpisodeRow]]:
-        """Find the episode files, and read the new and changed ones, the newest first, then the files of other tools.
-
-        Yields the rows of each part; those of files that have not changed are first.
-        """
+        """Find the files, and read the new and changed ones, the newest first; yield the rows of each part."""
         try:
             yield from self._scan()
         except StoreError:
@@ -266,10 +245,7 @@ class FileLibrary(Library):
         self._version = (self._version[0] + 1, True)
 
     def _compare(self, files: Iterable[_File], first: Iterable[_File]) -> int:
-        """Remove the rows of changed and deleted files; put what has to be read into ``found``; return its number.
-
-        The ``first`` ones of the files were read.
-        """
+        """Remove the rows of changed and deleted files; put what is still to read into ``found``; return its number."""
         with self._table.transaction() as connection:
             self._generation = self._table.generation
             connection.execute("DROP TABLE IF EXISTS temp.found")
@@ -279,11 +255,11 @@ class FileLibrary(Library):
             connection.execute(f"DELETE {_GONE}")
             connection.execute(_KNOWN)
             connection.executemany("DELETE FROM found WHERE (name, folder) = (?, ?)", first)
-            (n_left,) = connection.execute("SELECT count(*) FROM found").fetchone()
+            n_left = int(connection.execute("SELECT count(*) FROM found").fetchone()[0])
         with self._lock:
             for (episode_id,) in gone:
                 self._rows.pop(episode_id, None)
-        return int(n_left)
+        return n_left
 
     def _known(self, before: str, limit: int) -> list[EpisodeRow]:
         found = self._table.select(_NEWEST, (before, limit))
@@ -293,7 +269,6 @@ class FileLibrary(Library):
             raise self._table.unusable(exc) from exc
 
     def _read_files(self, files: Iterable[_Found]) -> list[EpisodeRow]:
-        """Read files; return the rows of the episodes that no earlier file has."""
         read = [columns for found in files if (columns := self._read_columns(found)) is not None]
         with self._table.transaction() as connection:
             added = [columns for columns in read if connection.execute(_INSERT, columns).rowcount]
@@ -344,11 +319,6 @@ class FileLibrary(Library):
         return None
 
 
-def _digest(paths: Sequence[Path]) -> str:
-    identity = repr([os.path.realpath(path) for path in paths])
-    return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
 def _delete_oldest(root: Path) -> None:
     n_bytes = 0
     for folder in sorted(root.glob("opened-*"), key=lambda each: -each.stat().st_mtime_ns):
@@ -376,15 +346,10 @@ def _stamped(file: _File) -> _Found:
 
 
 class FileFinder:
-    """Finds episode files, archives, lines, files of other tools and logs.
-
-    Attributes:
-        unreadable: what cannot be read, and the logs.
-        foreign: files and folders of other tools.
-    """
+    """Finds episode files, archives, lines, files of other tools and logs."""
 
     def __init__(self) -> None:
-        self.unreadable: list[UnreadableFile] = []
+        self.unreadable: list[UnreadableFile] = []  # and the logs
         self.foreign: list[tuple[Path, Format]] = []
         self._n_logs = 0
 
@@ -403,8 +368,10 @@ class FileFinder:
                 continue
             if is_folder(real):
                 if is_state := is_folder(real / "runs"):
-                    self._add_logs_of(real)
-                    self._add_logs_of(real / "logs")
+                    for folder in (real, real / "logs"):
+                        with suppress(OSError):  # without the folder there are no logs
+                            for log in sorted(folder.iterdir()):
+                                self._add_log(log)
                 yield from self._below(str(real / "runs" if is_state else real), MAX_DEPTH)
             elif real.name.endswith(ARCHIVE_SUFFIX):
                 yield from self._archived(str(real))
@@ -417,7 +384,7 @@ class FileFinder:
             with os.scandir(folder) as entries:
                 is_dir = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
         except OSError as exc:
-            self._add_unreadable(Path(folder), exc.strerror or str(exc))
+            self.unreadable.append(UnreadableFile(Path(folder), exc.strerror or str(exc)))
             return
         for name in foreign_names(folder, [name for name in is_dir if not is_dir[name]]):
             if name.endswith(MANIFEST) or self._add_foreign(Path(folder, name)):
@@ -425,10 +392,9 @@ class FileFinder:
         suffixes = (".json", JOURNAL_SUFFIX)
         yield folder, [name for name in is_dir if name.endswith(suffixes) and not is_dir[name]]
         for name, is_folder_below in is_dir.items():
-            if is_folder_below and depth > 1 and self._add_foreign(Path(folder, name)):
-                continue
             if is_folder_below and depth > 1:
-                yield from self._below(f"{folder}{os.sep}{name}", depth - 1)
+                if not self._add_foreign(Path(folder, name)):
+                    yield from self._below(f"{folder}{os.sep}{name}", depth - 1)
             elif name.endswith(ARCHIVE_SUFFIX):
                 yield from self._archived(f"{folder}{os.sep}{name}")
             elif name.endswith(LOG_SUFFIXES) and not name.endswith(JOURNAL_SUFFIX):
@@ -447,7 +413,7 @@ class FileFinder:
         try:
             yield str(path), list(islice(line_names(path), MAX_FILES))
         except StoreError as exc:
-            self._add_unreadable(path, str(exc))
+            self.unreadable.append(UnreadableFile(path, str(exc)))
 
     def _archived(self, archive: str) -> Iterator[tuple[str, Sequence[str]]]:
         from runner.store.archive import read_episodes
@@ -455,29 +421,19 @@ class FileFinder:
         try:
             yield archive, [*read_episodes(Path(archive))]
         except StoreError as exc:
-            self._add_unreadable(Path(archive), str(exc))
-
-    def _add_logs_of(self, folder: Path) -> None:
-        with suppress(OSError):  # without the folder there are no logs
-            for path in sorted(folder.iterdir()):
-                if path.name.endswith(LOG_SUFFIXES):
-                    self._add_log(path)
+            self.unreadable.append(UnreadableFile(Path(archive), str(exc)))
 
     def _add_log(self, path: Path) -> None:
-        try:
+        with suppress(OSError):
             status = path.lstat()
-        except OSError:
-            return
-        if not stat.S_ISREG(status.st_mode):
-            return
-        self._n_logs += 1
-        if self._n_logs <= MAX_LOGS:
-            self.unreadable.append(FoundLog(path, f"{status.st_size:,} bytes"))
-        elif self._n_logs == MAX_LOGS + 1:
-            self._add_unreadable(path, f"there are more than {MAX_LOGS} logs; open the others by their paths")
-
-    def _add_unreadable(self, path: Path, reason: str) -> None:
-        self.unreadable.append(UnreadableFile(path, reason))
+            if not path.name.endswith(LOG_SUFFIXES) or not stat.S_ISREG(status.st_mode):
+                return
+            self._n_logs += 1
+            if self._n_logs <= MAX_LOGS:
+                self.unreadable.append(FoundLog(path, f"{status.st_size:,} bytes"))
+            elif self._n_logs == MAX_LOGS + 1:
+                reason = f"there are more than {MAX_LOGS} logs; open the others by their paths"
+                self.unreadable.append(UnreadableFile(path, reason))
 
 
 class _Source(NamedTuple):
@@ -488,10 +444,7 @@ class _Source(NamedTuple):
 
 
 class ForeignFiles:
-    """Reads files of other tools, and each episode again by its place; only one thread at a time may run ``scan``.
-
-    ``unreadable`` receives the malformed items, which cost only themselves.
-    """
+    """Reads files of other tools, and each episode again by its place; ``unreadable`` receives the malformed items."""
 
     def __init__(self, unreadable: list[UnreadableFile]) -> None:
         self._found: dict[str, _Source] = {}
@@ -516,10 +469,7 @@ class ForeignFiles:
             self._unreadable.append(UnreadableFile(paths[-1][0], text))
 
     def load(self, episode_id: str) -> EpisodeRecord | None:
-        """Return an episode without token ids, read again; None if none has this id.
-
-        Raises ``StoreError`` if its file has changed or cannot be read.
-        """
+        """Return an episode without token ids, read again; None if none has this id; raises ``StoreError``."""
         from runner.formats.importing import ReadEpisode, episodes_of, modified_time
         from runner.formats.reading import LIMITS, Item
         from runner.store.token_file import without_tokens

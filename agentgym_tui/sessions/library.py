@@ -6,10 +6,11 @@ import json
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from agentgym_tui.sessions.episode_files import episode_from_bytes, episode_from_record, running_episode
 from agentgym_tui.sessions.text_search import TextSearch, TextSource
@@ -28,25 +29,18 @@ if TYPE_CHECKING:
     from runner.store.text_index import TextIndex
     from runner.types.notes import Note
 
-MAX_ROWS: Final = 100_000
-"""Largest number of episodes listed; older episodes are left out."""
-RECONCILE_EVERY_S: Final = 5.0
-"""Seconds between comparisons of the episode index with the episode files."""
-PAGE: Final = 2_000
-"""Number of rows of a page; all of them are read again after one has changed."""
-N_SPARE_PAGES: Final = 10
-"""Number of pages by which the rows may exceed the limit before the oldest ones are dropped."""
-MAX_TIMED: Final = 50
-"""Number of the newest batches whose times are read; these are in no index."""
-MAX_UNLISTED: Final = 50
-"""Number of the newest stored batches among which those are found that no node lists."""
+MAX_ROWS: Final = 100_000  # largest number of episodes listed; older episodes are left out
+RECONCILE_EVERY_S: Final = 5.0  # between comparisons of the episode index with the episode files
+PAGE: Final = 2_000  # number of rows of a page; all of them are read again after one has changed
+N_SPARE_PAGES: Final = 10  # number of pages by which the rows may exceed the limit before the oldest ones are dropped
+MAX_TIMED: Final = 50  # number of the newest batches whose times are read; these are in no index
+MAX_UNLISTED: Final = 50  # number of the newest stored batches among which those are found that no node lists
 
 _PAGE: Final = "WHERE (episode_id, batch_id) > (?, ?) ORDER BY episode_id, batch_id LIMIT ?"
-_STATE: Final = f"""
+_STATE: Final = f"""  -- changes with the files of the rows of a page
     SELECT count(*), max(episode_id), max(mtime_ns), sum(mtime_ns % 1000000007), sum(size)
     FROM (SELECT episode_id, mtime_ns, size FROM episodes {_PAGE})
 """
-"""Changes with the files of the rows of a page."""
 _LAST_DROPPED: Final = """
     SELECT episode_id, batch_id FROM episodes ORDER BY episode_id DESC, batch_id DESC LIMIT 1 OFFSET ?
 """
@@ -57,10 +51,7 @@ class ResultLibrary:
     """Episodes that have results. The methods block, so they are called in a thread, and raise ``StoreError``."""
 
     def rows(self, *, check_files: bool = True) -> Sequence[EpisodeRow]:
-        """Return the list rows of all known episodes, the newest first.
-
-        ``check_files``: look for files that another program has added, changed or deleted.
-        """
+        """Return the newest first; with ``check_files`` look for what another program has changed in the files."""
         raise NotImplementedError
 
     def lookups(self) -> Mapping[str, Lookup]:
@@ -72,19 +63,12 @@ class ResultLibrary:
 
 
 class Library(ResultLibrary):
-    """Library of stored episodes.
-
-    Attributes:
-        texts: the search in the texts of the episodes.
-        first_rows: list rows that are known before ``rows`` is called, the newest first; shown at the first paint.
-        notes_state: another value after notes have changed; None where there are none.
-        unreadable: files, archives and folders found that cannot be read.
-    """
+    """Library of stored episodes."""
 
     texts: TextSearch
-    first_rows: Sequence[EpisodeRow] = ()
-    notes_state: object = None
-    unreadable: Sequence[UnreadableFile] = ()
+    first_rows: Sequence[EpisodeRow] = ()  # known before ``rows`` is called; shown at the first paint
+    notes_state: object = None  # another value after notes have changed
+    unreadable: Sequence[UnreadableFile] = ()  # also archives and folders
 
     def notes(self, episode_id: str) -> Sequence[Note]:
         """Return the tags and notes of an episode and its steps, the oldest first."""
@@ -106,8 +90,7 @@ class Library(ResultLibrary):
 class StateDirLibrary(Library):
     """The episodes in a state directory, listed from its index, which the node updates, too.
 
-    ``find`` returns the state directory; it is called at the first read, in the thread of the reader, and may raise
-    ``ConfigError``.
+    ``find`` returns the state directory at the first read, in the thread of the reader, or raises ``ConfigError``.
     """
 
     def __init__(self, find: Callable[[], Path]) -> None:
@@ -122,7 +105,6 @@ class StateDirLibrary(Library):
         self._n_rows = 0
 
     def opened(self) -> tuple[EpisodeStore, EpisodeIndex]:
-        """Return the episode files and their index, opened at the first call; raises ``StoreError``."""
         from runner.store import EpisodeStore, open_index_to_read
 
         with self._lock:
@@ -174,8 +156,7 @@ class StateDirLibrary(Library):
         data, path = self.read(episode_id), self._file(episode_id)
         if path is None:
             return episode_from_bytes(data, Path(episode_id)), data
-        index = self.opened()[1]
-        index.check_file(path)
+        self.opened()[1].check_file(path)
         return episode_from_record(decode_episode(data, path)), data
 
     def read(self, episode_id: str) -> bytes:
@@ -206,9 +187,8 @@ class StateDirLibrary(Library):
     def tags(self) -> dict[str, tuple[str, ...]]:
         from runner.util.sqlite import file_state
 
-        notes = self._notes()
-        self.notes_state = file_state(notes.path)
-        return notes.tags()
+        self.notes_state = file_state(self._notes().path)
+        return self._notes().tags()
 
     def notes(self, episode_id: str) -> Sequence[Note]:
         return self._notes().of_episode(episode_id)
@@ -224,31 +204,27 @@ class StateDirLibrary(Library):
         return int(count)
 
     def unlisted_batches(self, known: Collection[str]) -> list[BatchState]:
-        """Return the newest ended batches that are not ``known``, the newest first; raises ``StoreError``.
+        """Return the newest ended batches that are not ``known``, as a command without a node played them.
 
-        They were played by a command without a node. A batch with a journal is still running, and its events follow.
+        A batch with a journal is still running, and its events follow.
         """
         store, index = self.opened()
         columns = "batch_id, battery_id, env, agent, model, count(*), max(episode_id)"
         newest = f"SELECT DISTINCT batch_id FROM episodes ORDER BY batch_id DESC LIMIT {MAX_UNLISTED}"
         query = f"SELECT {columns} FROM episodes WHERE batch_id IN ({newest}) GROUP BY batch_id ORDER BY batch_id DESC"
         rows = [row for row in index.select(query) if row[0] not in known]
-        found = [_ended_batch(store, row) for row in rows if not store.has_journal(row[0])]
+        found = (_ended_batch(store, row) for row in rows if not store.has_journal(row[0]))
         return [state for state in found if state is not None]
 
     def read_journals(self, batch_ids: Iterable[str]) -> list[Episode]:
-        """Return the running episodes of the given batches, each with all steps that its journal contains."""
         from runner.store.journal import JOURNAL_SUFFIX, read_journal
         from runner.util.clock import is_ulid
 
-        store, _ = self.opened()
         episodes: list[Episode] = []
         for batch_id in filter(is_ulid, batch_ids):
-            for path in (store.runs / batch_id).glob(f"*{JOURNAL_SUFFIX}"):
-                try:
+            for path in (self.opened()[0].runs / batch_id).glob(f"*{JOURNAL_SUFFIX}"):
+                with suppress(StoreError):  # the episode has ended, or its journal is damaged, which the node reports
                     episodes.append(running_episode(read_journal(path)))
-                except StoreError:  # the episode has ended, or its journal is damaged, which the node reports
-                    continue
         return episodes
 
 
@@ -295,18 +271,17 @@ def read_batch_totals(source: ResultSource, batch_ids: Sequence[str]) -> list[Ba
         return source.select(query, (json.dumps(list(batch_ids)),))
 
     kinds = ", ".join(f"CAST(total(tokens_{kind}) AS INTEGER)" for kind in Tokens.__struct_fields__)
-    columns = (
-        f"count(*) FILTER (WHERE {IS_RATED}), count(*) FILTER (WHERE {IS_RATED} AND success), "
-        f"count(*) FILTER (WHERE outcome = 'error'), avg(reward) FILTER (WHERE {IS_RATED}), sum(cost), "
-        f"json_group_array(DISTINCT models), {kinds}"
-    )
+    columns = f"""
+        count(*) FILTER (WHERE {IS_RATED}), count(*) FILTER (WHERE {IS_RATED} AND success),
+        count(*) FILTER (WHERE outcome = 'error'), avg(reward) FILTER (WHERE {IS_RATED}), sum(cost),
+        json_group_array(DISTINCT models), {kinds}
+    """
     times = {row[0]: row[1:] for row in grouped("min(started_at), max(ended_at)", batch_ids[-MAX_TIMED:])}
     totals: list[BatchTotals] = []
     for batch_id, n_rated, n_success, n_errors, reward, cost, models, *tokens in grouped(columns, batch_ids):
-        started_at, ended_at = map(_time, times.get(batch_id, (None, None)))
-        counts = (n_rated, n_success, n_errors)
+        counts, ends = (n_rated, n_success, n_errors), map(_time, times.get(batch_id, (None, None)))
         answered = [name for each in json.loads(models) for name in split_models(each)]
-        totals.append(BatchTotals(batch_id, *counts, reward, Tokens(*tokens), cost, answered, started_at, ended_at))
+        totals.append(BatchTotals(batch_id, *counts, reward, Tokens(*tokens), cost, answered, *ends))
     return totals
 
 
@@ -323,13 +298,6 @@ def _ended_batch(store: EpisodeStore, row: Sequence[Any]) -> BatchState | None:
         n_planned = store.load(store.path(batch_id, episode_id)).n_planned or n_done
     except StoreError:  # the list of episodes shows the damaged file
         return None
-    return BatchState(
-        batch_id=batch_id,
-        battery_id=battery_id,
-        env=env,
-        agent=agent,
-        model=model,
-        status="completed" if n_done >= n_planned else "interrupted",
-        n_done=n_done,
-        n_planned=max(n_done, n_planned),
-    )
+    played = {"batch_id": batch_id, "battery_id": battery_id, "env": env, "agent": agent, "model": model}
+    status: Literal["completed", "interrupted"] = "completed" if n_done >= n_planned else "interrupted"
+    return BatchState(**played, status=status, n_done=n_done, n_planned=max(n_done, n_planned))

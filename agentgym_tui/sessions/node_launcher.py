@@ -22,14 +22,10 @@ if TYPE_CHECKING:
     from runner.config import Profile, ProfileFile
     from runner.node.state_lock import NodeFile
 
-NODE_IDLE_EXIT_S: Final = 120
-"""Seconds without work or requests after which a node started by the console exits."""
-STOP_TIMEOUT_S: Final = 60.0
-"""Seconds to wait for a node to stop: it ends the running steps, and publishes the remaining events."""
-POLL_INTERVAL_S: Final = 0.05
-"""Seconds between checks while a node starts or stops."""
-MAX_LOG_LINES: Final = 6
-"""Number of lines shown from the end of a failed node's log."""
+NODE_IDLE_EXIT_S: Final = 120  # without work or requests after which a node started by the console exits
+STOP_TIMEOUT_S: Final = 60.0  # for a node to stop: it ends the running steps, and publishes the remaining events
+POLL_INTERVAL_S: Final = 0.05  # between checks while a node starts or stops
+MAX_LOG_LINES: Final = 6  # number of lines shown from the end of a failed node's log
 MAX_LOG_BYTES: Final = 4_096
 MAX_NODE_FILE_BYTES: Final = 64 * 1024
 
@@ -43,14 +39,9 @@ class LaunchOptions(msgspec.Struct, frozen=True):
 
 
 class StateLocation(msgspec.Struct, frozen=True):
-    """A state directory with the node that uses it.
+    """A state directory, the node that is started there, and its profile.
 
-    Attributes:
-        data_dir: absolute path of the state directory.
-        node: name of a node that is started in the state directory.
-        profile: profile of the node.
-        notice: what the user should know about the choice of the state directory, "" if nothing.
-        profile_file: the file that the profile was read from.
+    ``notice`` is what the user should know about the choice of the state directory.
     """
 
     data_dir: Path
@@ -77,15 +68,11 @@ class StateLocator:
 
     def find(self) -> StateLocation:
         with self._lock:
-            if self._location is None:
-                self._location = self._read()
+            self._location = self._location or self._read()
             return self._location
 
     def running_folder(self) -> Path | None:
-        """Return the state directory if a node runs there; None if none runs, or if only the profile names it.
-
-        The profile is not read, which takes longer than connecting to the node.
-        """
+        """Return the state directory if a node runs there; None also if only the profile names it, which takes long."""
         if not (chosen := self.options.data_dir or self._environ.get("AGENTGYM_DATA_DIR")):
             return None
         from runner.node.state_lock import is_node_alive
@@ -167,8 +154,8 @@ def profile_difference(
 ) -> ProfileDifference | None:
     """Return how the profile and the keys of the running node differ from the location's file and ``environ`` now.
 
-    None if they do not differ, or if that is unknown: the node is of an earlier version, or the file is gone. A
-    variable that is set only for the node is no difference by itself: a node started from here would lack the key.
+    None also if that is unknown, as the file is gone. A variable that is set only for the node is no difference by
+    itself: a node started from here would lack the key.
     """
     from runner.config import profile_digest
 
@@ -182,13 +169,9 @@ def profile_difference(
     variables = tuple(_variable_changes(location.data_dir, node_file, environ)) if is_same or is_changed else ()
     if is_same and all(change == "missing" for _, change in variables):
         return None
+    running, wanted = (node_file.profile, node_file.profile_path), (location.profile.id, str(path))
     return ProfileDifference(
-        boot=node_file.boot,
-        digest=digest,
-        is_changed=is_changed,
-        running=(node_file.profile, node_file.profile_path),
-        wanted=(location.profile.id, str(path)),
-        variables=variables,
+        boot=node_file.boot, digest=digest, is_changed=is_changed, running=running, wanted=wanted, variables=variables
     )
 
 
@@ -221,8 +204,7 @@ async def wait_until_stopped(data_dir: Path) -> None:
 async def ensure_node(location: StateLocation, config: str | None) -> None:
     """Start a node process in the background unless a node owns the state directory; return once a node owns it.
 
-    ``config`` is the name or path of the profile for the node; None for the default profile. Raises ``NodeStartError``
-    if the process exits, and ``StoreError`` if the state directory cannot be used, or nothing can be stored there.
+    Raises ``NodeStartError`` if the process exits, ``StoreError`` if nothing can be stored in the state directory.
     """
     from runner.node.state_lock import is_node_alive
 
@@ -232,8 +214,7 @@ async def ensure_node(location: StateLocation, config: str | None) -> None:
 
     await asyncio.to_thread(require_storage, location.data_dir)
     before = read_node_file(location.data_dir)
-    log = await asyncio.to_thread(_make_log, location.data_dir)
-    process = await asyncio.to_thread(_start, location, config, log)
+    process, log = await asyncio.to_thread(_start, location, config)
     try:
         while process.poll() is None:
             # Testing the lock would hold it for a moment, and the starting node would find it taken.
@@ -246,16 +227,13 @@ async def ensure_node(location: StateLocation, config: str | None) -> None:
         raise NodeStartError(f"the node could not start: {read_last_lines(log) or f'exit code {process.returncode}'}")
 
 
-def _make_log(data_dir: Path) -> Path:
-    folder = data_dir / "logs"
+def _start(location: StateLocation, config: str | None) -> tuple[subprocess.Popen[bytes], Path]:
+    folder = location.data_dir / "logs"
     try:
         make_folder(folder)
     except OSError as exc:
         raise StoreError(f"{folder} cannot be created: {exc.strerror}; choose another folder with --data-dir") from exc
-    return folder / "node-start.log"
-
-
-def _start(location: StateLocation, config: str | None, log: Path) -> subprocess.Popen[bytes]:
+    log = folder / "node-start.log"
     options = ["--data-dir", str(location.data_dir), "--node", location.node, "--idle-exit", str(NODE_IDLE_EXIT_S)]
     if config is not None:
         options += ["--config", config]
@@ -264,7 +242,8 @@ def _start(location: StateLocation, config: str | None, log: Path) -> subprocess
     try:
         with os.fdopen(create_private(log), "wb") as stderr:
             no_file = subprocess.DEVNULL
-            return subprocess.Popen(command, stdin=no_file, stdout=no_file, stderr=stderr, start_new_session=True)
+            process = subprocess.Popen(command, stdin=no_file, stdout=no_file, stderr=stderr, start_new_session=True)
+            return process, log
     except OSError as exc:
         raise NodeStartError(f"the node could not be started: {exc.strerror or exc}; check {log}") from exc
 

@@ -41,29 +41,19 @@ if TYPE_CHECKING:
     from runner.events.control import NodeList
     from runner.node.state_lock import NodeFile
 
-POLL_INTERVAL_S: Final = 20.0
-"""Seconds between requests for the state of the node; a node that gets no requests for two minutes exits."""
-MIN_POLL_GAP_S: Final = 0.25
-"""Seconds between two requests where another console changes the queue; ten times as long as a request, if more."""
-RETRY_INTERVAL_S: Final = 1.0
-"""Seconds between requests while the node does not reply."""
-FIRST_LIST_TIMEOUT_S: Final = 3.0
-"""Seconds to wait for the first list before live items are read."""
-STORED_DELAY_S: Final = 0.5
-"""Seconds for which reading the stored episodes leaves the processor to the connection, until the first list."""
-REPAIR_INTERVAL_S: Final = 2.0
-"""Seconds between reads of the files of episodes with missing live items."""
-MAX_REPAIRED: Final = 20
-"""Number of newest episodes whose files are read where live items are missing."""
+POLL_INTERVAL_S: Final = 20.0  # between requests for the node's state; without any for two minutes it exits
+MIN_POLL_GAP_S: Final = 0.25  # between requests while another console changes the queue, or ten times as long as one
+RETRY_INTERVAL_S: Final = 1.0  # between requests while the node does not reply
+FIRST_LIST_TIMEOUT_S: Final = 3.0  # to wait for the first list before live items are read
+STORED_DELAY_S: Final = 0.5  # for which reading the stored episodes leaves the processor to the connection
+REPAIR_INTERVAL_S: Final = 2.0  # between reads of the files of episodes with missing live items
+MAX_REPAIRED: Final = 20  # number of newest episodes whose files are read where live items are missing
 
 
 class NodeSession(Session):
     """Session with the node of a state directory, which is started where it is not running.
 
-    Args:
-        options: command-line options that select the state directory, the node and the profile.
-        start_key: key that starts the node again; named in hints.
-        lost_after_s: seconds of silence after which the node counts as lost.
+    Hints name ``start_key``, which starts the node again; after ``lost_after_s`` of silence it counts as lost.
     """
 
     def __init__(self, options: LaunchOptions, start_key: str, *, lost_after_s: float = LOST_AFTER_S) -> None:
@@ -133,7 +123,7 @@ class NodeSession(Session):
                 self.data_dir = data_dir
                 self._node_is_up.set()
                 subscribing = tasks.create_task(self._subscribe(data_dir))
-                await self._wait_for_first_list(FIRST_LIST_TIMEOUT_S)
+                await _wait(self._listed, FIRST_LIST_TIMEOUT_S)
             while (location := await self._locate(subscribing)) is None:
                 subscribing = None
                 await self._start.wait()
@@ -185,13 +175,8 @@ class NodeSession(Session):
         assert self._location is not None
         return self._location
 
-    async def _wait_for_first_list(self, timeout_s: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._listed.wait()
-
     async def _read_stored(self, location: StateLocation) -> None:
-        await self._wait_for_first_list(STORED_DELAY_S)
+        await _wait(self._listed, STORED_DELAY_S)
         try:
             rows = await asyncio.to_thread(self._library.rows)
             if not location.profile.agent.price:
@@ -239,7 +224,7 @@ class NodeSession(Session):
             names, live = feed_subjects(await self._wait_for_location())
             since = datetime.now(UTC) - connected_at  # what the first list may not contain
             tasks.create_task(self._feed.run(self._connection, names.all(), since, names))
-            await self._wait_for_first_list(FIRST_LIST_TIMEOUT_S)
+            await _wait(self._listed, FIRST_LIST_TIMEOUT_S)
             tasks.create_task(self._feed.run(self._connection, [live], self._since, names))
             tasks.create_task(self._repair())
 
@@ -260,7 +245,7 @@ class NodeSession(Session):
         self._poll_now.set()
 
     async def _keep_polling(self, data_dir: Path) -> None:
-        """Request the state of the node after changes of the connection or the queue, after commands and at intervals.
+        """Request the state after changes of connection or queue, after commands, and at intervals.
 
         Where the node does not answer, check whether its process is alive.
         """
@@ -271,9 +256,7 @@ class NodeSession(Session):
             await asyncio.sleep(max(MIN_POLL_GAP_S, 10 * (time.monotonic() - started_s)) if answered else 0)
             if not answered and not self._starting:
                 await self._check_process(data_dir)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_INTERVAL_S if answered else RETRY_INTERVAL_S):
-                    await self._poll_now.wait()
+            await _wait(self._poll_now, POLL_INTERVAL_S if answered else RETRY_INTERVAL_S)
 
     async def _poll(self, data_dir: Path) -> bool:
         if self._connection is None or not self._connection.connected:
@@ -358,8 +341,13 @@ class NodeSession(Session):
         from runner.node.state_lock import is_node_alive
 
         if not await asyncio.to_thread(is_node_alive, data_dir) and not self._starting:
-            self.store.set_link(
-                BusLink("disconnected", f"the node has stopped; press {self._start_key} to start it again")
-            )
+            reason = f"the node has stopped; press {self._start_key} to start it again"
+            self.store.set_link(BusLink("disconnected", reason))
             self.store.mark_node_lost(self._node)
             self.store.set_profile_difference(None)
+
+
+async def _wait(event: asyncio.Event, at_most_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(at_most_s):
+            await event.wait()

@@ -23,18 +23,13 @@ from runner.types import Budget
 from runner.types.notes import MAX_TAG_CHARS, Note
 from runner.util.clock import new_ulid
 
-DEFAULT_AGENT: Final = "react"
-"""The agent of a first run, as of the command line."""
+DEFAULT_AGENT: Final = "react"  # the agent of a first run, as of the command line
 MODELLESS_AGENTS: Final = frozenset({"oracle", "random", "scripted"})
-FALLBACK_AGENT: Final = "oracle"
-"""The agent that is chosen by default where no agent that uses a model is installed."""
-MAX_TOAST_CHARS: Final = 400
-"""Largest number of characters of an error that a toast shows."""
+FALLBACK_AGENT: Final = "oracle"  # the agent that is chosen by default where no agent that uses a model is installed
+MAX_TOAST_CHARS: Final = 400  # largest number of characters of an error that a toast shows
 MAX_EPISODES: Final = 1_000_000
-MAX_TASKS: Final = 5_000
-"""Maximum number of tasks in a request, which has at most 64 KiB."""
-MAX_MODELS_CHARS: Final = 2000
-"""Largest number of characters in the text with several models, and in the path of a file."""
+MAX_TASKS: Final = 5_000  # maximum number of tasks in a request, which has at most 64 KiB
+MAX_MODELS_CHARS: Final = 2000  # in the text with several models, and in the path of a file
 
 _MAX_INTEGER: Final = 2**62 - 1
 _UNFINISHED: Final = frozenset({"queued", "running", "paused"})
@@ -53,20 +48,19 @@ class AgentChoice(NamedTuple):
 def default_agent(store: RunStore) -> AgentChoice:
     """Return ``react``, or another installed agent that uses a model, or the oracle where there is none.
 
-    An agent that uses a model is returned even where no model is reachable: only the user may replace it by an agent
-    without a model.
+    Even where no model is reachable: only the user may replace such an agent by one without a model.
     """
     return AgentChoice(next(iter(_model_agents(store)), FALLBACK_AGENT), None, model_problem(store))
 
 
 def model_problem(store: RunStore) -> str:
-    """Return why no model can be used, as untrusted text; "" where a model can be used."""
+    """Return why no model can be used; "" where one can."""
     if not store.agents:
         return "waiting for the node's list of agents"
     if not _model_agents(store):
         return "no agent that uses a model is installed"
     if store.endpoints and all(endpoint.status in ("down", "wrong") for endpoint in store.endpoints.values()):
-        return "no model is reachable: " + "; ".join(map(_cause, list(store.endpoints.items())[:3]))
+        return "no model is reachable: " + "; ".join(_cause(*named) for named in [*store.endpoints.items()][:3])
     return ""
 
 
@@ -75,15 +69,13 @@ def _model_agents(store: RunStore) -> list[str]:
     return sorted(agents, key=lambda agent: agent != DEFAULT_AGENT)
 
 
-def _cause(named: tuple[str, EndpointState]) -> str:
-    name, endpoint = named
+def _cause(name: str, endpoint: EndpointState) -> str:
     scheme, mark, rest = name.partition("://")
     host = rest.partition("/")[0].rpartition("@")[2] if mark else scheme
     return f"{host} {endpoint.status}" + (f": {endpoint.cause}" if endpoint.cause else "")
 
 
 def startable_agents(store: RunStore) -> list[str]:
-    """Return the agents that can be started without further input; the oracle is always included."""
     agents = [agent for agent in store.agents if agent != "scripted"]
     return agents if FALLBACK_AGENT in agents else [*agents, FALLBACK_AGENT]
 
@@ -104,19 +96,11 @@ def list_batteries(store: RunStore) -> list[EnvironmentBattery]:
             tiers.setdefault(env.tier, []).append(env)
     if len(tiers) > 1:
         tiers["everything"] = [env for envs in tiers.values() for env in envs]
-    return [
-        EnvironmentBattery(
-            tier,
-            [env.name for env in envs if is_runnable(env)],
-            [env for env in envs if not is_runnable(env)],
-        )
-        for tier, envs in tiers.items()
-    ]
-
-
-def is_runnable(env: EnvironmentState) -> bool:
-    """Return whether an environment can be run; status ``wrong`` prevents that only where it runs on a server."""
-    return env.status != "down" and not (env.status == "wrong" and env.transport == "http")
+    batteries = []
+    for tier, envs in tiers.items():
+        excluded = [env for env in envs if env.status == "down" or (env.status == "wrong" and env.transport == "http")]
+        batteries.append(EnvironmentBattery(tier, [env.name for env in envs if env not in excluded], excluded))
+    return batteries
 
 
 def unfinished_batches(store: RunStore) -> list[BatchRun]:
@@ -124,7 +108,6 @@ def unfinished_batches(store: RunStore) -> list[BatchRun]:
 
 
 def reachable_batches(store: RunStore) -> list[BatchRun]:
-    """Return the batches that are queued, running or paused on a node that is not lost."""
     return [batch for batch in unfinished_batches(store) if not store.is_lost(batch)]
 
 
@@ -134,7 +117,6 @@ def has_unfinished(session: Session) -> bool:
 
 
 def can_pause(batch: BatchRun) -> bool:
-    """Return whether a batch runs, or waits and starts when its turn comes."""
     return batch.status == "running" or (batch.status == "queued" and not batch.is_held)
 
 
@@ -143,22 +125,12 @@ def can_resume(batch: BatchRun) -> bool:
     return batch.status in ("paused", "interrupted") or (batch.status == "queued" and batch.is_held)
 
 
-def command_targets(batches: Sequence[BatchRun]) -> list[str]:
-    """Return the distinct ids for a command on ``batches``: the battery id where a batch has one, else the batch id."""
-    return list(dict.fromkeys(batch.battery_id or batch.batch_id for batch in batches))
-
-
 def control_error_text(error: ControlRequestError) -> str:
     return "\n".join(sanitize_message(text, MAX_TOAST_CHARS) for text in (str(error), error.hint) if text)
 
 
 class RunCommands:
-    """Sends commands to the node of a session. Methods that send raise ``ControlRequestError`` on failure.
-
-    Attributes:
-        new_id: returns the id for a new run.
-        last_run: start request of the last run that was started; None before the first run.
-    """
+    """Sends commands to the node of a session. Methods that send raise ``ControlRequestError`` on failure."""
 
     def __init__(self, session: Session, new_id: Callable[[], str] = new_ulid) -> None:
         self._session, self.new_id = session, new_id
@@ -166,7 +138,7 @@ class RunCommands:
 
     @property
     def control(self) -> NodeControl:
-        """Client for requests to the node; raises ``ControlRequestError`` where commands are not allowed."""
+        """Raises ``ControlRequestError`` where commands are not allowed."""
         if self._session.read_only or self._session.control is None:
             raise ControlRequestError(self._session.read_only or "there is no node to control")
         return self._session.control
@@ -181,26 +153,20 @@ class RunCommands:
         return StartArgs(batch_id=self.new_id(), envs=list(envs), agent=choice.agent, model=choice.model)
 
     def repeat_run(self, keys: Sequence[str]) -> StartArgs:
-        """Return a start request like that of the last run, with a new id.
-
-        Raises ``ControlRequestError``, whose hint names the ``keys`` that start a first run, if there is none yet.
-        """
+        """Raises ``ControlRequestError``, whose hint names the ``keys`` that start a first run, if there was none."""
         if self.last_run is None:
             raise ControlRequestError("nothing has been started from here yet", f"press {' or '.join(keys)}")
         return msgspec.structs.replace(self.last_run, batch_id=self.new_id())
 
     async def start(self, args: StartArgs) -> list[str]:
-        """Start a run and remember it as ``last_run``; return the node's distinct warnings, as untrusted texts."""
+        """Start a run and remember it as ``last_run``; return the node's distinct warnings."""
         batches = await self.control.start(args)
         self.last_run = args
         self._session.store.apply_batches(batches)
         return list(dict.fromkeys(batch.warning for batch in batches if batch.warning))
 
     async def pause_or_resume(self, run_id: str, batches: Sequence[BatchRun]) -> tuple[list[BatchRun], str]:
-        """Pause what can be paused of a run; if nothing can, resume what can be resumed.
-
-        Returns the batches for which that has an effect, and the effect; no batches where nothing was sent.
-        """
+        """Pause what can be paused of a run, or else resume what can be; return those batches, and the effect."""
         command: Literal["pause", "resume"] = "pause" if any(map(can_pause, batches)) else "resume"
         targets = list(filter(can_pause if command == "pause" else can_resume, batches))
         is_running = any(batch.status == "running" for batch in targets)
@@ -219,11 +185,11 @@ class RunCommands:
 
     async def cancel(self, batches: Sequence[BatchRun]) -> None:
         """Cancel one batch by its id, or several by that of their battery."""
-        for run_id in [batches[0].batch_id] if len(batches) == 1 else command_targets(batches):
+        several = dict.fromkeys(batch.battery_id or batch.batch_id for batch in batches)
+        for run_id in several if len(batches) > 1 else [batches[0].batch_id]:
             await self.control.command("cancel", batch_id=run_id)
 
     async def command_all(self, command: RunCommand) -> None:
-        """Pause or cancel all that runs or waits, also what is not listed, or resume all that is paused."""
         await self.control.command_all(command)
 
 
@@ -232,10 +198,7 @@ def split_tags(text: str) -> list[str]:
 
 
 async def annotate(session: Session, args: AnnotateArgs) -> Sequence[Note]:
-    """Change the tags and notes of an episode or a step, show its tags, and return all that the episode has.
-
-    Raises ``ControlRequestError`` if the node cannot be reached, or refuses the change.
-    """
+    """Change the tags and notes of an episode or a step, show its tags, and return all that the episode has."""
     if session.read_only or session.control is None:
         raise ControlRequestError(session.read_only or "there is no node that keeps the notes of this episode")
     args.author = os.environ.get("USER", "")[:MAX_TAG_CHARS] or None
@@ -251,25 +214,17 @@ def tags_of(notes: Sequence[Note]) -> tuple[str, ...]:
 
 
 class FormField(NamedTuple):
-    """A field of the run form for a number.
+    """A field of the run form for a number."""
 
-    Attributes:
-        id: name of the field in ``StartArgs`` or in its budget.
-        default: text of the field in a new form; "" if the field may be empty.
-        fraction: whether the number may have decimals.
-        word: a word that may replace the number.
-        empty: what an empty field means; "" where the profile supplies the number.
-    """
-
-    id: str
+    id: str  # in ``StartArgs`` or in its budget
     title: str
     minimum: int
     maximum: int
     help: str
-    default: str = ""
+    default: str = ""  # "" if the field may be empty
     fraction: bool = False
-    word: str = ""
-    empty: str = ""
+    word: str = ""  # that may replace the number
+    empty: str = ""  # what an empty field means; "" where the profile supplies the number
 
 
 FORM_FIELDS: Final = (
@@ -290,11 +245,7 @@ _BUDGET: Final = ("cost", "tokens", "errors_in_a_row")
 
 
 class Parsed(NamedTuple):
-    """A start request, None if there are errors; and the error of each invalid field by its id.
-
-    The keys ``envs``, ``models`` and ``tasks`` of errors stand for the choice of environments, the text with several
-    models, and the file with tasks.
-    """
+    """A start request, or the errors of the fields by their ids, or by ``envs``, ``models`` and ``tasks``."""
 
     args: StartArgs | None
     errors: Mapping[str, str]
@@ -310,13 +261,10 @@ def parse_form(
     models: str = "",
     tasks: str = "",
 ) -> Parsed:
-    """Parse the texts of the fields, by their ids, and check that at least one environment is chosen.
+    """Parse the texts of the fields, by their ids.
 
-    Args:
-        model: name of the chosen model; None for the default model of the profile.
-        models: names of several models, with commas between, in place of ``model``; may be empty.
-        tasks: path of a file with tasks, in place of the number of tasks and the first one; may be empty. The request
-            has its tasks, never the path.
+    ``model`` is None for that of the profile; ``models`` are several names with commas between. The request has the
+    tasks of the file ``tasks``, never its path.
     """
     values: dict[str, int | float | str | None] = {}
     errors: dict[str, str] = {}
@@ -349,7 +297,7 @@ def parse_form(
 
 
 def _parse_number(field: FormField, text: str) -> int | float | str | None:
-    """Return the number, the field's word, or None for an empty optional field; raises ``ConfigError``."""
+    """Return the number, the word of the field, or None for an empty optional one; raises ``ConfigError``."""
     if field.word and text == field.word:
         return text
     if not text and not field.default:
@@ -365,10 +313,7 @@ def _parse_number(field: FormField, text: str) -> int | float | str | None:
 
 
 def _read_tasks(path: str, envs: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Return the tasks in a file for each of the environments.
-
-    Raises ``ConfigError`` if the file cannot be read, an id is unknown or of another environment, or one has no task.
-    """
+    """Return the tasks in a file for each of the environments, all of which must have some; raises ``ConfigError``."""
     from runner.formats.task_files import read_tasks
 
     found = read_tasks(Path(path.strip()).expanduser(), envs[0] if len(envs) == 1 else None)
@@ -383,19 +328,14 @@ def _read_tasks(path: str, envs: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def default_text(field: FormField, defaults: Mapping[str, float | str | None]) -> str:
-    """Return the placeholder of a field: for an empty optional field, the value that the profile supplies.
-
-    A field that ``defaults`` lack has an unknown value.
-    """
+    """Return the placeholder of a field: for an empty optional field, the value that the profile supplies."""
     if field.default or field.empty:
         return field.empty
-    if field.id not in defaults:
-        return "profile"
-    return f"{_number_text(defaults[field.id]) or 'auto'} (profile)"
+    return f"{_number_text(defaults[field.id]) or 'auto'} (profile)" if field.id in defaults else "profile"
 
 
 def form_texts(args: StartArgs | None) -> dict[str, str]:
-    """Return the text of each form field for the same start request; the default texts where ``args`` is None."""
+    """Return the texts of the form fields for the same start request; the default texts where ``args`` is None."""
     if args is None:
         return {field.id: field.default for field in FORM_FIELDS}
     limits = args.budget or Budget()

@@ -33,55 +33,33 @@ FILES_ONLY: Final = "files only: nothing can be started here; use `agentgym-tui 
 class Session:
     """Source of the state that the console shows, and recipient of the user's commands.
 
-    Attributes:
-        title: name of what the session shows; untrusted text.
-        read_only: why commands are not allowed; "" where commands are allowed.
-        store: the state; changed only in the event loop.
-        library: episodes stored on this machine; None for a session that only watches a bus.
-        received: the ended episodes that the bus has reported; None for a session with a library.
-        curation: archives and deletes the episodes of the library; None where they are only read.
-        exporter: writes episodes of the library; None for a session without one.
-        archiver: copies episodes of opened files into an archive; None where ``curation`` archives them.
-        control: client for requests to nodes; None for a session without a node.
-        events: source of the raw messages of the bus; None for a session without a bus.
-        logs: log files named on the command line, or found in opened folders, or opened by ``open_logs``; only grows.
-        has_node_logs: whether ``open_logs`` returns the logs of a node on this machine.
-        data_dir: the state directory; None if it is not known yet or the session has none.
+    ``read_only`` is why commands are not allowed, or ""; ``store`` changes only in the event loop.
     """
 
     library: Library | None = None
-    received: ResultLibrary | None = None
+    received: ResultLibrary | None = None  # the ended episodes that the bus has reported, where there is no library
     curation: Curation | None = None
     exporter: Exporter | None = None
-    archiver: FileExporter | None = None
+    archiver: FileExporter | None = None  # of opened files
     control: NodeControl | None = None
     events: EventSource | None = None
-    logs: Sequence[LogFile] = ()
+    logs: Sequence[LogFile] = ()  # only grows
     has_node_logs: bool = False
-    data_dir: Path | None = None
+    data_dir: Path | None = None  # also None while it is not known yet
 
     def __init__(self, title: str, read_only: str, store: RunStore) -> None:
         self.title, self.read_only, self.store = title, read_only, store
 
+    # The next four raise ``ControlRequestError`` if the session cannot do it, or the node does not reply.
     async def start_node(self) -> None:
-        """Start the node again where it has stopped; do nothing while it runs.
-
-        This and the next methods raise ``ControlRequestError`` if the session cannot do it, or the node does not reply.
-        """
         raise ControlRequestError(self.read_only)
 
     async def stop_node(self, *, drain: bool = False) -> None:
-        """Stop the node after the running steps, or with ``drain`` after all queued batches.
-
-        Batches that run or wait are interrupted, and can be resumed when a node runs again.
-        """
+        """Stop the node after the running steps, or with ``drain`` after all queued batches."""
         raise ControlRequestError(self.read_only)
 
     async def restart_node(self) -> None:
-        """Stop the node after the running steps, and start it with the profile as it is now.
-
-        Batches that ran or waited are resumed, unless one was paused: then all of them can be resumed.
-        """
+        """Stop the node, start it with the profile as it is now, and resume its batches unless one was paused."""
         raise ControlRequestError(self.read_only)
 
     async def use_profile(self, path: Path) -> None:
@@ -93,10 +71,7 @@ class Session:
         return self.logs
 
     async def run(self) -> None:
-        """Connect to the source and update ``store`` until cancelled or until all files are read.
-
-        The app calls this method after the first paint; the slow bus libraries are imported in it.
-        """
+        """Update ``store`` until cancelled or until all files are read; called after the first paint."""
 
     async def close(self) -> None:
         """Release the resources of the session; a node that the session started keeps running."""
@@ -135,24 +110,17 @@ class FileSession(Session):
 
 
 def currency_of(rows: Sequence[EpisodeRow]) -> str:
-    """Return the currency of the newest of the episodes with a cost; "" if none has one, or it is not known."""
+    """Return the currency of the newest of the episodes with a cost; "" if that is not known."""
     return next((row.currency for row in rows if row.cost is not None), None) or ""
 
 
 class LoadedEpisode(NamedTuple):
-    """A loaded episode, which may be incomplete.
-
-    Attributes:
-        data: content of the episode file; None if ``episode`` comes from the live state.
-        missing_reason: why the file of an ended episode is not available; "" for a running episode and where ``data``
-            is set. The text is untrusted.
-        path: path of the episode file on this machine; None where it is not known.
-    """
+    """A loaded episode, which may be incomplete."""
 
     episode: Episode
-    data: bytes | None
-    missing_reason: str = ""
-    path: Path | None = None
+    data: bytes | None  # of its file; None if it comes from the live state
+    missing_reason: str = ""  # why the file of an ended episode is not available
+    path: Path | None = None  # on this machine, where it is known
 
 
 class EpisodeLoadError(Exception):
@@ -164,8 +132,7 @@ class EpisodeLoadError(Exception):
 async def load_episode(session: Session, entry: ListEntry | None, episode_id: str) -> LoadedEpisode:
     """Load an episode with its notes: the live state while it runs or where its file is not available.
 
-    ``entry`` is the row of the episode in the list of episodes, if it has one. Raises ``EpisodeLoadError`` if neither a
-    readable file nor a live state of the episode is available.
+    ``entry`` is its row in the list, if it has one. Raises ``EpisodeLoadError`` if there is neither of the two.
     """
     live = None if isinstance(entry, UnreadableFile) else session.store.episodes.get(episode_id)
     if live is not None and live.running:
@@ -183,10 +150,7 @@ async def load_episode(session: Session, entry: ListEntry | None, episode_id: st
 
 
 async def load_file(session: Session, entry: ListEntry | None, episode_id: str) -> LoadedEpisode:
-    """Load the file of an episode, which may exist before the end of the episode has been received.
-
-    Raises ``EpisodeLoadError`` if the file is not available.
-    """
+    """Load the file of an episode, which may exist before its end was received; raises ``EpisodeLoadError``."""
     if isinstance(entry, UnreadableFile):
         raise EpisodeLoadError(f"{entry.path}\n{entry.reason}")
     try:
@@ -211,10 +175,7 @@ async def load_notes(session: Session, episode_id: str) -> Sequence[Note]:
 
 
 async def select_episodes(session: Session, query: str, episode_id: str) -> EpisodeList:
-    """Return the list of the stored and live episodes that a query selects.
-
-    Only the episode ``episode_id`` is selected if the query has an error or the stored episodes cannot be read.
-    """
+    """Return the list of the episodes that a query selects; only ``episode_id`` if it, or reading, has an error."""
 
     def select() -> None:
         library = session.library

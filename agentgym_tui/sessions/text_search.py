@@ -17,42 +17,27 @@ if TYPE_CHECKING:
     from runner.store.passages import Hit, TextPattern
     from runner.store.text_index import TextIndex
 
-FEW: Final = 50
-"""Largest number of episodes that a search adds to the index itself, within a tenth of a second."""
-REST: Final = 1.0
-"""How many times as long as it works the indexing rests."""
-LINE_CHARS: Final = 300
-"""Largest number of characters that are kept of a line."""
-CONTEXT_CHARS: Final = 40
-"""Number of characters kept before the words in a longer line."""
+FEW: Final = 50  # largest number of episodes that a search adds to the index itself, within a tenth of a second
+REST: Final = 1.0  # how many times as long as it works the indexing rests
+LINE_CHARS: Final = 300  # largest number of characters that are kept of a line
+CONTEXT_CHARS: Final = 40  # number of characters kept before the words in a longer line
 MAX_KEPT_EPISODES: Final = 200
 
 
 class TextSource(NamedTuple):
-    """The episodes of a library; the functions may raise ``StoreError``.
-
-    Attributes:
-        open_index: opens the full-text index; called once.
-        select: returns the rows of an SQL query of a table ``episodes``, which has size and time of the files.
-        version: returns a value that changes with the table, without much work, and whether it has all episodes.
-        read: returns the content of an episode file for the id of the episode.
-    """
+    """The episodes of a library; the functions may raise ``StoreError``."""
 
     open_index: Callable[[], TextIndex]
-    select: Callable[[str], list[tuple[Any, ...]]]
-    version: Callable[[], tuple[object, bool]]
-    read: Callable[[str], bytes]
+    select: Callable[[str], list[tuple[Any, ...]]]  # a query of a table ``episodes`` with size and time of the files
+    version: Callable[[], tuple[object, bool]]  # what changes with the table, and whether that has all episodes
+    read: Callable[[str], bytes]  # by the id of the episode
 
 
 class TextSearch:
-    """The texts of a library. Only ``needs`` and ``lookup`` do not block; the other methods raise ``StoreError``.
-
-    Attributes:
-        progress: how many episodes were searched by the last ``find``.
-    """
+    """The texts of a library. Only ``needs`` and ``lookup`` do not block; the other methods raise ``StoreError``."""
 
     def __init__(self, source: TextSource) -> None:
-        self.progress = SearchProgress(0, 0)
+        self.progress = SearchProgress(0, 0)  # of the last ``find``
         self._source = source
         self._lock = threading.Lock()
         self._index: TextIndex | None = None
@@ -73,8 +58,7 @@ class TextSearch:
         """Look up all words of a query, after a few missing episodes were added to the index."""
         from runner.query.episodes import text_pattern
 
-        values = text_values_of(query)
-        index = self._opened()
+        values, index = text_values_of(query), self._opened()
         self._add_few(index)
         self._found = {value: frozenset(index.search([text_pattern(*value)])) for value in values}
 
@@ -109,8 +93,7 @@ class TextSearch:
 
     def _opened(self) -> TextIndex:
         with self._lock:
-            if self._index is None:
-                self._index = self._source.open_index()
+            self._index = self._index or self._source.open_index()
             return self._index
 
     def _add_few(self, index: TextIndex) -> None:
@@ -120,8 +103,7 @@ class TextSearch:
         version, is_all = self._source.version()
         if is_all and self._complete_version == (version, file_id(index.path)):
             return
-        summary = self._source.select(SUMMARY)[0]
-        n_missing = 0
+        summary, n_missing = self._source.select(SUMMARY)[0], 0
         if not is_all or summary != index.summary():
             n_missing = index.update(self._source.select(STAMPS), at_most=FEW, is_all=is_all)
         self.progress = SearchProgress(summary[0] - n_missing, summary[0])
@@ -158,9 +140,6 @@ class TextHits:
     """The lines of listed episodes with the words of a query, in the order of the list, read as far as needed.
 
     The methods read files: call them in a thread.
-
-    Attributes:
-        patterns: what is searched for.
     """
 
     def __init__(self, texts: TextSearch, query: str, episode_ids: Sequence[str]) -> None:
@@ -206,12 +185,10 @@ class TextHits:
         here = self.of(episode_id)
         if 0 <= number + by < len(here):
             return here[number + by]
-        place = self._places.get(episode_id, -1) + by
-        while 0 <= place < len(self.episode_ids):
-            if lines := self.of(self.episode_ids[place]):
-                return lines[0 if by > 0 else -1]
-            place += by
-        return None
+        place = self._places.get(episode_id, -1)
+        others = self.episode_ids[place + 1 :] if by > 0 else self.episode_ids[: max(place, 0)][::-1]
+        lines = next(filter(None, map(self.of, others)), None)
+        return lines[0 if by > 0 else -1] if lines else None
 
 
 def _shortened(hit: Hit) -> Hit:
