@@ -48,7 +48,7 @@ from agentgym_tui.presenters.text_width import cut, display_width, wrap_text
 from agentgym_tui.safe_text import masked_line, sanitize_message
 from agentgym_tui.screens.base import ConsoleScreen, ScreenContext
 from agentgym_tui.services import RedrawThrottle, announce, save_screenshot, start_worker, toast
-from agentgym_tui.sessions.control_client import ControlRequestError
+from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.sessions.run_commands import RunCommands, control_error_text, has_unfinished
 from agentgym_tui.sessions.session import Session, select_episodes
 from agentgym_tui.state.nodes import NodeInfo, ProfileDifference

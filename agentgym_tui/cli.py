@@ -20,7 +20,7 @@ from runner.util.argument_parser import SafeArgumentParser, describe_completion
 from runner.util.files import default_data_dir, deleted_folder_problem, resolve_path, unwritable_reason, xdg_folder
 
 if TYPE_CHECKING:
-    from agentgym_tui.sessions.node_launcher import LaunchOptions
+    from agentgym_tui.sessions.node import LaunchOptions
     from agentgym_tui.sessions.session import Session
 
 EPILOG = """exit codes:
@@ -126,7 +126,7 @@ def _place_error(args: argparse.Namespace) -> str | None:
         return None if any(path.exists() for path in args.paths) else missing
     folder = _folder_without_profile(args)
     if args.config is not None or getattr(args, "node", None) is not None:
-        from agentgym_tui.sessions.node_launcher import StateLocator
+        from agentgym_tui.sessions.node import StateLocator
         from runner.errors import ConfigError
 
         try:
@@ -153,7 +153,7 @@ def _folder_without_profile(args: argparse.Namespace) -> Path:
 
 
 def _launch_options(args: argparse.Namespace) -> LaunchOptions:
-    from agentgym_tui.sessions.node_launcher import LaunchOptions
+    from agentgym_tui.sessions.node import LaunchOptions
 
     return LaunchOptions(*(getattr(args, name, None) for name in ("config", "data_dir", "node")))
 
@@ -163,8 +163,7 @@ def _session(args: argparse.Namespace, start_key: str) -> Session:
         from agentgym_tui.sessions.session import FileSession
 
         return FileSession(args.paths, xdg_folder(os.environ, "XDG_CACHE_HOME", ".cache"))
-    from agentgym_tui.sessions.bus_session import BusSession
-    from agentgym_tui.sessions.node_session import NodeSession
+    from agentgym_tui.sessions.bus_session import BusSession, NodeSession
 
     if args.command == "watch":
         return BusSession(_launch_options(args), url=args.nats, since=args.since)

@@ -21,9 +21,8 @@ from ulid import ULID
 
 from agentgym_tui.app import Console
 from agentgym_tui.services import screenshot_svg
-from agentgym_tui.sessions.control_client import NodeControl
-from agentgym_tui.sessions.node_launcher import LaunchOptions, read_node_file
-from agentgym_tui.sessions.node_session import NodeSession
+from agentgym_tui.sessions.bus_session import NodeSession
+from agentgym_tui.sessions.node import LaunchOptions, NodeControl, read_node_file
 from runner.events.control import StartArgs
 
 PICTURES: Final = Path(__file__).resolve().parent.parent / "docs" / "pictures"

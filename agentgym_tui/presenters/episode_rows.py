@@ -40,7 +40,7 @@ from agentgym_tui.state.episode_list import (
 from agentgym_tui.state.normalize import as_aware
 
 if TYPE_CHECKING:
-    from agentgym_tui.sessions.text_search import FoundLine
+    from agentgym_tui.sessions.library import FoundLine
     from runner.store.passages import Hit
 
 OUTCOME_WIDTH: Final = 24

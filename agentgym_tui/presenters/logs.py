@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Final
 
-from agentgym_tui.logs.log_file import (
+from agentgym_tui.logs import (
     LOG_FIELDS,
     MAX_MATCHES,
     MAX_PARSED_BYTES,

@@ -30,7 +30,7 @@ from agentgym_tui.textual_compat import add_bindings, never_skip
 from agentgym_tui.widgets.lists import LineList, StaticLines
 
 if TYPE_CHECKING:
-    from agentgym_tui.sessions.text_search import FoundLine, TextHits
+    from agentgym_tui.sessions.library import FoundLine, TextHits
     from agentgym_tui.state.episode_list import EpisodeList
     from runner.query.fields import Field
 

@@ -12,7 +12,7 @@ from agentgym_tui.commands import NODE, keymap_of
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.screens.base import ScreenContext, SessionScreen
 from agentgym_tui.services import start_worker
-from agentgym_tui.sessions.control_client import ControlRequestError
+from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.sessions.run_commands import RunCommands, control_error_text
 from agentgym_tui.state.batches import BatchRun
 from agentgym_tui.state.run_store import RunStore

@@ -26,6 +26,7 @@ from agentgym_tui.screens.compare import mark_or_compare
 from agentgym_tui.screens.dialogs.curate import edit_tags
 from agentgym_tui.screens.episode_views import STEP, WHOLE, EpisodeTabs
 from agentgym_tui.services import ExportError, copy_to_clipboard, export_episode, start_worker, toast
+from agentgym_tui.sessions.library import FoundLine, TextHits
 from agentgym_tui.sessions.session import (
     EpisodeLoadError,
     LoadedEpisode,
@@ -34,7 +35,6 @@ from agentgym_tui.sessions.session import (
     load_file,
     load_notes,
 )
-from agentgym_tui.sessions.text_search import FoundLine, TextHits
 from agentgym_tui.state.episode_list import EpisodeList, ListEntry, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.terminal import Program, ProgramError, program_command, show_in_program

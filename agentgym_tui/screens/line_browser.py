@@ -17,7 +17,7 @@ from textual.app import ComposeResult
 from textual.timer import Timer
 
 from agentgym_tui.commands import bindings, keymap_of
-from agentgym_tui.logs.log_file import LogFile, find_last_time, find_line_at
+from agentgym_tui.logs import LogFile, find_last_time, find_line_at
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.events import (
     DEFAULT_SORTING,

@@ -39,8 +39,7 @@ from agentgym_tui.sessions.episode_files import (
     record_from_bytes,
     unknown_reason,
 )
-from agentgym_tui.sessions.library import Library
-from agentgym_tui.sessions.text_search import TextSearch, TextSource
+from agentgym_tui.sessions.library import Library, TextSearch, TextSource
 from agentgym_tui.state.episode_list import FoundLog, ReadProgress, UnreadableFile
 from runner.errors import StoreError
 from runner.store.episode_store import EpisodeFile, stamp_of

@@ -1,31 +1,51 @@
-"""Libraries: the stored episodes that screens list, and the library of a state directory."""
+"""The stored episodes that screens list: the library of a state directory, searching texts, exporting and cleaning up.
+
+Episodes of opened files are copied into a temporary state directory, and exported from there.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from datetime import datetime
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from agentgym_tui.sessions.episode_files import episode_from_bytes, episode_from_record, running_episode
-from agentgym_tui.sessions.text_search import TextSearch, TextSource
+from agentgym_tui.sessions.episode_files import (
+    episode_from_bytes,
+    episode_from_record,
+    record_from_bytes,
+    running_episode,
+)
 from agentgym_tui.state.batches import BatchTotals
 from agentgym_tui.state.episode import Episode
-from agentgym_tui.state.episode_list import UnreadableFile
+from agentgym_tui.state.episode_list import SearchProgress, UnreadableFile
 from runner.errors import ConfigError, StoreError
 from runner.events.control import BatchState
 from runner.types import Tokens, split_models
 
 if TYPE_CHECKING:
+    import re
+
+    from runner.formats.export import Manifest
+    from runner.formats.format import Format
+    from runner.formats.selection import Candidate, Reasons
+    from runner.formats.training import Audit
+    from runner.node.retention import CleanUpAction, PruneReport
     from runner.query.fields import Lookup
+    from runner.query.syntax import Node
     from runner.results.summary import ResultSource
     from runner.store import EpisodeIndex, EpisodeRow, EpisodeStore
     from runner.store.notes import Notes
+    from runner.store.passages import Hit, TextPattern
     from runner.store.text_index import TextIndex
     from runner.types.notes import Note
 
@@ -301,3 +321,353 @@ def _ended_batch(store: EpisodeStore, row: Sequence[Any]) -> BatchState | None:
     played = {"batch_id": batch_id, "battery_id": battery_id, "env": env, "agent": agent, "model": model}
     status: Literal["completed", "interrupted"] = "completed" if n_done >= n_planned else "interrupted"
     return BatchState(**played, status=status, n_done=n_done, n_planned=max(n_done, n_planned))
+
+
+FEW: Final = 50  # largest number of episodes that a search adds to the index itself, within a tenth of a second
+REST: Final = 1.0  # how many times as long as it works the indexing rests
+LINE_CHARS: Final = 300  # largest number of characters that are kept of a line
+CONTEXT_CHARS: Final = 40  # number of characters kept before the words in a longer line
+MAX_KEPT_EPISODES: Final = 200
+
+
+class TextSource(NamedTuple):
+    """The episodes of a library; the functions may raise ``StoreError``."""
+
+    open_index: Callable[[], TextIndex]
+    select: Callable[[str], list[tuple[Any, ...]]]  # a query of a table ``episodes`` with size and time of the files
+    version: Callable[[], tuple[object, bool]]  # what changes with the table, and whether that has all episodes
+    read: Callable[[str], bytes]  # by the id of the episode
+
+
+class TextSearch:
+    """The texts of a library. Only ``needs`` and ``lookup`` do not block; the other methods raise ``StoreError``."""
+
+    def __init__(self, source: TextSource) -> None:
+        self.progress = SearchProgress(0, 0)  # of the last ``find``
+        self._source = source
+        self._lock = threading.Lock()
+        self._index: TextIndex | None = None
+        self._found: Mapping[tuple[str, bool], frozenset[str]] = {}
+        self._complete_version: object = None
+        self._is_building, self._stop = False, threading.Event()
+
+    def needs(self, query: str) -> bool:
+        """Return whether a query has words that the last ``find`` has not looked up, or not in all episodes."""
+        values = text_values_of(query)
+        return any(value not in self._found for value in values) or bool(values and not self.progress.is_complete)
+
+    def lookup(self, words: str, quoted: bool) -> Collection[str]:
+        """Return the ids of the episodes that ``find`` has found for a value of ``text``."""
+        return self._found.get((words, quoted), ())
+
+    def find(self, query: str) -> None:
+        """Look up all words of a query, after a few missing episodes were added to the index."""
+        from runner.query.episodes import text_pattern
+
+        values, index = text_values_of(query), self._opened()
+        self._add_few(index)
+        self._found = {value: frozenset(index.search([text_pattern(*value)])) for value in values}
+
+    def count(self, patterns: Sequence[TextPattern], episode_ids: Collection[str]) -> int:
+        return self._opened().count(patterns, frozenset(episode_ids))
+
+    def hits(self, episode_id: str, patterns: Sequence[TextPattern]) -> list[Hit]:
+        from runner.store.passages import find_hits
+
+        return list(find_hits(self._source.read(episode_id), patterns))
+
+    def build(self) -> None:
+        """Add all missing episodes to the index, half of the time, unless another thread or process does it."""
+        from runner.store.text_index import STAMPS
+
+        with self._lock:
+            if self._is_building:
+                return
+            self._is_building = True
+        try:
+            if self._source.version()[1]:
+                stamps = self._source.select(STAMPS)
+                self._opened().build(stamps, lambda seconds: not self._stop.wait(REST * seconds))
+        finally:
+            self._is_building = False
+
+    def close(self) -> None:
+        self._stop.set()
+        with self._lock:
+            if self._index is not None:
+                self._index.close()
+
+    def _opened(self) -> TextIndex:
+        with self._lock:
+            self._index = self._index or self._source.open_index()
+            return self._index
+
+    def _add_few(self, index: TextIndex) -> None:
+        from runner.store.text_index import STAMPS, SUMMARY
+        from runner.util.sqlite import file_id
+
+        version, is_all = self._source.version()
+        if is_all and self._complete_version == (version, file_id(index.path)):
+            return
+        summary, n_missing = self._source.select(SUMMARY)[0], 0
+        if not is_all or summary != index.summary():
+            n_missing = index.update(self._source.select(STAMPS), at_most=FEW, is_all=is_all)
+        self.progress = SearchProgress(summary[0] - n_missing, summary[0])
+        if not n_missing and is_all:
+            self._complete_version = version, file_id(index.path)
+
+
+def parsed(query: str) -> Node | None:
+    from runner.query.syntax import QueryError, parse
+
+    try:
+        return parse(query)
+    except QueryError:
+        return None
+
+
+def text_values_of(query: str) -> list[tuple[str, bool]]:
+    """Return the values of ``text`` in a query, and whether each is in quotation marks."""
+    from runner.query.episodes import text_values
+
+    node = parsed(query) if "text" in query.lower() else None  # most queries have none
+    return [] if node is None else text_values(node)
+
+
+class FoundLine(NamedTuple):
+    """A line with the words; ``number`` counts the lines of the episode that have them."""
+
+    episode_id: str
+    number: int
+    hit: Hit
+
+
+class TextHits:
+    """The lines of listed episodes with the words of a query, in the order of the list, read as far as needed.
+
+    The methods read files: call them in a thread.
+    """
+
+    def __init__(self, texts: TextSearch, query: str, episode_ids: Sequence[str]) -> None:
+        from runner.query.episodes import text_patterns
+
+        node = parsed(query)
+        self.query, self.episode_ids = query, episode_ids
+        self.patterns: list[TextPattern] = [] if node is None else text_patterns(node)
+        self._texts = texts
+        self._places = {episode_id: place for place, episode_id in enumerate(episode_ids)}
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, list[FoundLine]] = OrderedDict()
+
+    @property
+    def progress(self) -> SearchProgress:
+        return self._texts.progress
+
+    @property
+    def expressions(self) -> list[re.Pattern[str]]:
+        return [compiled for pattern in self.patterns if (compiled := pattern.compiled()) is not None]
+
+    def count(self) -> int:
+        return self._texts.count(self.patterns, self.episode_ids)
+
+    def of(self, episode_id: str) -> list[FoundLine]:
+        with self._lock:
+            if (known := self._kept.get(episode_id)) is None:
+                try:
+                    hits = self._texts.hits(episode_id, self.patterns)
+                except StoreError:  # the file was deleted since, or is damaged, which the list shows
+                    hits = []
+                known = [FoundLine(episode_id, number, _shortened(hit)) for number, hit in enumerate(hits)]
+                self._kept[episode_id] = known
+                if len(self._kept) > MAX_KEPT_EPISODES:
+                    self._kept.popitem(last=False)
+            return known
+
+    def of_all(self, episode_ids: Sequence[str]) -> list[FoundLine]:
+        return [line for episode_id in episode_ids for line in self.of(episode_id)]
+
+    def beyond(self, episode_id: str, number: int, by: int) -> FoundLine | None:
+        """Return the next line (``by`` is 1) or the previous one (-1), across episodes; None if there is none."""
+        here = self.of(episode_id)
+        if 0 <= number + by < len(here):
+            return here[number + by]
+        place = self._places.get(episode_id, -1)
+        others = self.episode_ids[place + 1 :] if by > 0 else self.episode_ids[: max(place, 0)][::-1]
+        lines = next(filter(None, map(self.of, others)), None)
+        return lines[0 if by > 0 else -1] if lines else None
+
+
+def _shortened(hit: Hit) -> Hit:
+    from msgspec.structs import replace
+
+    if len(hit.line) <= LINE_CHARS:
+        return hit
+    start = max(0, hit.start - CONTEXT_CHARS)
+    line = hit.line[start : start + LINE_CHARS]
+    return replace(hit, line=line, start=hit.start - start, end=min(hit.end - start, len(line)))
+
+
+_CHOSEN: Final = "episode_id IN (SELECT value FROM json_each(:ids))"
+
+
+class ExportStopped(StoreError):
+    """The user has stopped an export; nothing was written."""
+
+
+class ExportJob:
+    """An export of episodes, and how far it is; ``filters`` are fields of ``Filters``, ``query`` for the manifest."""
+
+    def __init__(self, episode_ids: Sequence[str], target: Format, path: Path, filters: list[str], query: str) -> None:
+        self.episode_ids, self.target, self.path, self.filters, self.query = episode_ids, target, path, filters, query
+        self.n_done = 0
+        self._is_stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Stop before the next episode; the output is removed."""
+        self._is_stopped.set()
+
+    def check(self) -> None:
+        if self._is_stopped.is_set():
+            raise ExportStopped("stopped; nothing was written")
+
+    def counted(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+        for candidate in candidates:
+            self.check()
+            yield candidate
+            self.n_done += 1
+
+
+class Exporter:
+    """Writes episodes in the formats of trainers and other tools, and audits them; raises ``RunnerError``."""
+
+    def chosen(
+        self, episode_ids: Sequence[str], check: Callable[[], None]
+    ) -> AbstractContextManager[tuple[EpisodeStore, EpisodeIndex, Counter[str]]]:
+        """Return a store of these episodes, its index, and the number of unreadable ones by reason.
+
+        ``check`` is called before each episode that is copied, and may raise.
+        """
+        raise NotImplementedError
+
+    async def export(self, job: ExportJob) -> Manifest:
+        def export() -> Manifest:
+            from runner.formats.export import export_episodes
+
+            now, query, filters = datetime.now(UTC), job.query, job.filters
+            with self._selected(job) as selected:
+                return export_episodes(*selected, job.target, job.path, query=query, filters=filters, now=now)
+
+        return await asyncio.to_thread(export)
+
+    async def audit(self, job: ExportJob) -> Audit:
+        """Write nothing, and return what a trainer could use of an export."""
+
+        def audit() -> Audit:
+            from runner.formats.training import audit_episodes
+
+            with self._selected(job) as selected:
+                return audit_episodes(*selected)
+
+        return await asyncio.to_thread(audit)
+
+    @contextmanager
+    def _selected(self, job: ExportJob) -> Iterator[tuple[EpisodeStore, Iterator[Candidate], Reasons]]:
+        from runner.formats.selection import Filters, select_candidates
+
+        ids, filters = {"ids": json.dumps(list(job.episode_ids))}, Filters(**dict.fromkeys(job.filters, True))
+        with self.chosen(job.episode_ids, job.check) as (store, index, unreadable):
+            found, reasons = select_candidates(index, _CHOSEN, ids, filters, by_task=job.target.by_task)
+            yield store, job.counted(found), reasons + unreadable
+
+
+class Curation(Exporter):
+    """Archives, deletes and exports the episodes of a state directory; ``open_store`` is called in another thread."""
+
+    def __init__(self, open_store: Callable[[], tuple[EpisodeStore, EpisodeIndex]]) -> None:
+        self._open_store = open_store
+
+    async def clean_up(
+        self, action: CleanUpAction, episode_ids: Collection[str], *, dry_run: bool = False
+    ) -> PruneReport:
+        """Archive or delete episodes, as far as it is possible, or return what would be done; raises ``StoreError``."""
+
+        def prune() -> PruneReport:
+            from runner.node.retention import Policy, Pruner
+            from runner.publish.outbox import Outbox
+
+            store, index = self._open_store()
+            with closing(Outbox(index)) as outbox:
+                return Pruner(store, index, outbox).prune(Policy.of_chosen(action, episode_ids), dry_run=dry_run)
+
+        return await asyncio.to_thread(prune)
+
+    def chosen(
+        self, episode_ids: Sequence[str], check: Callable[[], None]
+    ) -> AbstractContextManager[tuple[EpisodeStore, EpisodeIndex, Counter[str]]]:
+        return nullcontext((*self._open_store(), Counter()))
+
+
+class FileExporter(Exporter):
+    """Writes episodes of opened files, also unfinished ones and those of other tools; the files stay as they are."""
+
+    def __init__(self, files: Library) -> None:
+        self._files = files
+
+    @contextmanager
+    def chosen(
+        self, episode_ids: Sequence[str], check: Callable[[], None]
+    ) -> Iterator[tuple[EpisodeStore, EpisodeIndex, Counter[str]]]:
+        from runner.store import open_index
+
+        with self._copied(episode_ids, check) as (store, unreadable), closing(open_index(store)) as index:
+            yield store, index, unreadable
+
+    async def archive(self, episode_ids: Sequence[str], path: Path) -> tuple[int, Counter[str]]:
+        """Copy episodes into a new zip archive; return their number, and that of the unreadable ones by reason.
+
+        Raises ``StoreError`` if the archive cannot be written or exists, or no episode can be read.
+        """
+        return await asyncio.to_thread(self._archive, episode_ids, path)
+
+    def _archive(self, episode_ids: Sequence[str], path: Path) -> tuple[int, Counter[str]]:
+        from runner.store.archive import Source, write_archive
+
+        if path.exists():
+            raise StoreError(f"{path} exists; move it away")
+        with self._copied(episode_ids) as (store, unreadable):
+            files = sorted(each for each in store.runs.glob("*/*") if each.is_file())
+            if not (n_copied := len(episode_ids) - unreadable.total()):
+                raise StoreError(f"no episode can be read: {next(iter(unreadable))}")
+            write_archive(path, [Source(str(each.relative_to(store.data_dir)), each) for each in files])
+        return n_copied, unreadable
+
+    @contextmanager
+    def _copied(
+        self, episode_ids: Sequence[str], check: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[EpisodeStore, Counter[str]]]:
+        from runner.store import EpisodeStore
+
+        with tempfile.TemporaryDirectory(prefix="agentgym-export-") as folder:
+            store, unreadable = EpisodeStore(Path(folder)), Counter[str]()
+            for episode_id in episode_ids:
+                check()
+                try:
+                    self._copy(store, episode_id)
+                except StoreError as exc:
+                    unreadable[str(exc)] += 1
+            yield store, unreadable
+
+    def _copy(self, store: EpisodeStore, episode_id: str) -> None:
+        from runner.store.token_file import TOKENS_SUFFIX
+        from runner.util.files import replace_file
+
+        data = self._files.read(episode_id)
+        copy = store.path(record_from_bytes(data, Path(episode_id)).batch_id, episode_id)
+        try:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(copy, data)
+            if (path := self._files.path(episode_id)) is not None:
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    shutil.copyfile(path.with_suffix(TOKENS_SUFFIX), copy.with_suffix(TOKENS_SUFFIX))
+        except OSError as exc:
+            raise StoreError(f"{copy} cannot be written: {exc.strerror or exc}") from exc

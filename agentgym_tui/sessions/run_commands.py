@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from agentgym_tui.safe_text import sanitize_message
-from agentgym_tui.sessions.control_client import ControlRequestError, NodeControl, RunCommand
+from agentgym_tui.sessions.node import ControlRequestError, NodeControl, RunCommand
 from agentgym_tui.sessions.session import Session
 from agentgym_tui.state.batches import BatchRun
 from agentgym_tui.state.episode import Episode

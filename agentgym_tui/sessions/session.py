@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from agentgym_tui.logs.log_file import LogFile
-from agentgym_tui.sessions.control_client import ControlRequestError, NodeControl
-from agentgym_tui.sessions.curation import Curation, Exporter, FileExporter
+from agentgym_tui.logs import LogFile
 from agentgym_tui.sessions.episode_files import episode_from_bytes, is_log
 from agentgym_tui.sessions.event_reader import EventSource
-from agentgym_tui.sessions.library import Library, ResultLibrary
+from agentgym_tui.sessions.library import Curation, Exporter, FileExporter, Library, ResultLibrary
+from agentgym_tui.sessions.node import ControlRequestError, NodeControl
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episode_list import EpisodeList, FoundLog, ListEntry, UnreadableFile, exact_terms
 from agentgym_tui.state.nodes import BusLink

@@ -16,7 +16,7 @@ from typing import Final
 import psutil
 from ulid import ULID
 
-from agentgym_tui.sessions.node_launcher import read_node_file
+from agentgym_tui.sessions.node import read_node_file
 from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
 from runner.store import EpisodeStore, open_index

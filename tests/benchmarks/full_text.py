@@ -19,8 +19,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from agentgym_tui.sessions.library import StateDirLibrary
-from agentgym_tui.sessions.text_search import TextHits, text_values_of
+from agentgym_tui.sessions.library import StateDirLibrary, TextHits, text_values_of
 from runner.store import EpisodeStore, open_index
 from runner.store.text_index import FILE_NAME
 from tests.benchmarks import finding_keys

@@ -47,7 +47,7 @@ def _first_of_each_group(items: Iterable[LazyItem]) -> Iterator[Sequence[LazyIte
         ("foreign_graph", "runner.formats.verifiers._path", lambda nodes, leaf: [leaf], None),
         ("foreign_rollout", "runner.formats.nemo_gym.tool_calls_from", lambda value: [], None),
         ("foreign_folder", "runner.formats.importing.build_record", _fail, None),
-        ("log_line", "agentgym_tui.logs.log_file.LineIndex.locate", lambda index, number: (0, 0), None),
+        ("log_line", "agentgym_tui.logs.LineIndex.locate", lambda index, number: (0, 0), None),
         ("live_console", "agentgym_tui.state.run_store.group_items", _first_of_each_group, None),
         ("env_request", "runner.envs.maze.Maze._step", _fail, None),
         ("env_action", "runner.envs.maze.Maze._step", _fail, None),

@@ -24,8 +24,8 @@ from agentgym_tui.screens.base import ConsoleScreen, DialogFrame
 from agentgym_tui.screens.dialogs.confirm import clean_up_dialog, kept_texts
 from agentgym_tui.screens.dialogs.forms import Form, Row, field_row
 from agentgym_tui.services import start_worker
-from agentgym_tui.sessions.control_client import ControlRequestError
-from agentgym_tui.sessions.curation import Exporter, ExportJob
+from agentgym_tui.sessions.library import Exporter, ExportJob
+from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.sessions.run_commands import annotate, split_tags
 from agentgym_tui.sessions.session import Session, load_notes
 from agentgym_tui.state.episode_list import ListEntry, UnreadableFile
@@ -37,7 +37,7 @@ from runner.types.notes import MAX_NOTE_CHARS
 from runner.util.clock import new_ulid
 
 if TYPE_CHECKING:
-    from agentgym_tui.sessions.curation import FileExporter
+    from agentgym_tui.sessions.library import FileExporter
     from runner.formats.export import Manifest
     from runner.formats.format import Format
     from runner.formats.training import Audit

@@ -24,7 +24,7 @@ from agentgym_tui.presenters.text_width import LIST_MARGIN, wrap_text
 from agentgym_tui.safe_text import masked_line, masked_rows
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.services import start_worker
-from agentgym_tui.sessions.control_client import ControlRequestError, try_own_model
+from agentgym_tui.sessions.node import ControlRequestError, try_own_model
 from agentgym_tui.sessions.run_commands import (
     FALLBACK_AGENT,
     FORM_FIELDS,

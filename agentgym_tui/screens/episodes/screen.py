@@ -32,8 +32,7 @@ from agentgym_tui.screens.dialogs.curate import edit_tags
 from agentgym_tui.screens.episode import EpisodeFile
 from agentgym_tui.screens.list_screen import READ_INTERVAL_S, ListScreen
 from agentgym_tui.services import start_worker
-from agentgym_tui.sessions.library import Library, ResultLibrary
-from agentgym_tui.sessions.text_search import TextHits, TextSearch, text_values_of
+from agentgym_tui.sessions.library import Library, ResultLibrary, TextHits, TextSearch, text_values_of
 from agentgym_tui.state.episode_list import (
     DEFAULT_SORTING,
     LIST_KEY,

@@ -14,7 +14,7 @@ import msgspec
 from nats.aio.msg import Msg
 
 from agentgym_tui.safe_text import sanitize_message
-from agentgym_tui.sessions.control_client import ControlRequestError, NodeControl
+from agentgym_tui.sessions.node import ControlRequestError, NodeControl
 from runner.bus.connection import NatsConnection
 from runner.events.control import BatchState, ControlRequest, NodeHealth, NodeList, StartArgs
 from tests.fuzz.oracles import check_displayable, event_loop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from agentgym_tui.logs.log_file import LogFile, LogSearch, find_last_time, find_line_at, line_query, parse_record
+from agentgym_tui.logs import LogFile, LogSearch, find_last_time, find_line_at, line_query, parse_record
 from agentgym_tui.presenters.logs import OpenedLog, empty_log_lines, log_heading
 from tests.fuzz.oracles import check_displayable, scratch_folder, split_head
 

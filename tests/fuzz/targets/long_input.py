@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from agentgym_tui.logs.log_file import parse_record
+from agentgym_tui.logs import parse_record
 from agentgym_tui.presenters.text_width import cut_middle, cut_start, wrap_text
 from agentgym_tui.safe_text import sanitize_line, sanitize_lines, unsafe_excerpt
 from agentgym_tui.state.event_log import parse_patterns, parse_start

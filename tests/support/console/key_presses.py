@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from agentgym_tui.app import Console
-from agentgym_tui.logs.log_file import LogFile
+from agentgym_tui.logs import LogFile
 from agentgym_tui.screens.dialogs.confirm import ConfirmDialog
 from agentgym_tui.sessions.file_library import row_table
 from agentgym_tui.widgets.inputs import CheckList, OptionStepper

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from agentgym_tui.sessions.text_search import TextSearch, text_values_of
+from agentgym_tui.sessions.library import TextSearch, text_values_of
 from agentgym_tui.state.episode_list import SearchProgress
 from runner.query.fields import Lookup
 from runner.store.passages import Hit, TextPattern

@@ -11,7 +11,7 @@ from typing import Final
 from textual.pilot import Pilot
 
 from agentgym_tui.app import Console
-from agentgym_tui.logs.log_file import LogFile
+from agentgym_tui.logs import LogFile
 from agentgym_tui.screens.line_browser import LogScreen
 from tests.support.console.fake_session import files_session
 from tests.support.console.pilot import wait_for_widget_text, wait_until

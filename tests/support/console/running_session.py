@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from agentgym_tui.sessions.control_client import NodeControl
+from agentgym_tui.sessions.bus_session import NodeSession
 from agentgym_tui.sessions.library import StateDirLibrary
-from agentgym_tui.sessions.node_launcher import LaunchOptions
-from agentgym_tui.sessions.node_session import NodeSession
+from agentgym_tui.sessions.node import LaunchOptions, NodeControl
 from agentgym_tui.sessions.session import Session
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import LOST_AFTER_S

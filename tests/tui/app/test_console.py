@@ -17,7 +17,7 @@ from agentgym_tui.screens.base import ConsoleScreen, DialogScreen
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.screens.live import LiveScreen
-from agentgym_tui.sessions.control_client import ControlRequestError
+from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
 from tests.support.console.fake_session import (

@@ -10,8 +10,8 @@ import pytest
 from textual.pilot import Pilot
 
 from agentgym_tui.app import Console
-from agentgym_tui.sessions.node_launcher import LaunchOptions
-from agentgym_tui.sessions.node_session import NodeSession
+from agentgym_tui.sessions.bus_session import NodeSession
+from agentgym_tui.sessions.node import LaunchOptions
 from agentgym_tui.widgets.lists import LineList
 from runner.events.control import StartArgs
 from runner.util.clock import new_ulid

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentgym_tui.logs.log_file import LineIndex, LogFile
+from agentgym_tui.logs import LineIndex, LogFile
 from tests.support.examples import examples
 
 BYTES = st.lists(st.sampled_from([b"\n", b"\r\n", b"a", b"bc", b"\0", b"\xff\xfe", b"{}", b"\x1b[2J"])).map(b"".join)

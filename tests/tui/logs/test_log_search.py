@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentgym_tui.logs.log_file import (
+from agentgym_tui.logs import (
     LogFile,
     LogRecord,
     LogSearch,

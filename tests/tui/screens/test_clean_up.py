@@ -10,8 +10,7 @@ import pytest
 from textual.pilot import Pilot
 
 from agentgym_tui.app import Console
-from agentgym_tui.sessions.curation import Curation
-from agentgym_tui.sessions.library import StateDirLibrary
+from agentgym_tui.sessions.library import Curation, StateDirLibrary
 from runner.publish.outbox import Ack, Outbox
 from runner.store import EpisodeStore, open_index
 from runner.types import Outcome

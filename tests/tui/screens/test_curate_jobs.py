@@ -12,8 +12,7 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from agentgym_tui.sessions.curation import Curation, ExportJob, ExportStopped
-from agentgym_tui.sessions.library import StateDirLibrary
+from agentgym_tui.sessions.library import Curation, ExportJob, ExportStopped, StateDirLibrary
 from runner.events.control import AnnotateArgs
 from runner.formats.format import find_format
 from runner.formats.selection import Candidate

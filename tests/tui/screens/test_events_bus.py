@@ -15,7 +15,7 @@ from agentgym_tui.app import Console
 from agentgym_tui.screens.line_browser import EventsScreen
 from agentgym_tui.sessions.bus_session import BusSession
 from agentgym_tui.sessions.event_reader import MAX_WAITING, EventSource
-from agentgym_tui.sessions.node_launcher import LaunchOptions
+from agentgym_tui.sessions.node import LaunchOptions
 from runner.bus.connection import BusAddress, NatsConnection
 from runner.bus.streams import BUS_ERRORS
 from runner.subscribe.buffer import RawMessage

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from agentgym_tui.app import Console
-from agentgym_tui.sessions.control_client import ControlRequestError
+from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.sessions.run_commands import list_batteries
 from agentgym_tui.state.run_store import RunStore
 from runner.events.control import NodeList

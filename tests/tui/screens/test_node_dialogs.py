@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from agentgym_tui.app import Console
-from agentgym_tui.logs.log_file import LogFile
+from agentgym_tui.logs import LogFile
 from agentgym_tui.screens.live import LiveScreen
-from agentgym_tui.sessions.control_client import ControlRequestError
+from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.state.nodes import BusLink, ProfileDifference, VariableChange
 from tests.support.console.fake_session import busy_session, empty_session, watching
 from tests.support.console.pilot import screen_text, wait_for_no_text, wait_for_text, wait_until

@@ -13,7 +13,7 @@ from textual.widgets import Input
 from agentgym_tui.app import Console
 from agentgym_tui.screens.base import DialogFrame
 from agentgym_tui.screens.dialogs.forms import RunForm
-from agentgym_tui.sessions.control_client import ControlRequestError
+from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.sessions.run_commands import (
     FORM_FIELDS,
     MAX_EPISODES,

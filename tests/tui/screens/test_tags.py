@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 from textual.widgets import Input
 
-from agentgym_tui.sessions.control_client import ControlRequestError
 from agentgym_tui.sessions.library import StateDirLibrary
+from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.sessions.run_commands import annotate, split_tags, tags_of
 from runner.events.control import AnnotateArgs
 from runner.store.notes import Notes

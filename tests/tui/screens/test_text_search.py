@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentgym_tui.app import Console
-from agentgym_tui.sessions import text_search
-from agentgym_tui.sessions.library import StateDirLibrary
+from agentgym_tui.sessions.library import StateDirLibrary, TextSearch
 from agentgym_tui.sessions.session import FileSession
 from tests.support.console.fake_session import FakeSession
 from tests.support.console.pilot import wait_for_widget_text, widget_text
@@ -46,14 +45,14 @@ async def test_words_of_the_texts_filter_opened_files(data_dir: Path, tmp_path: 
 
 
 async def test_an_incomplete_index_is_built_in_the_background(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_search, "FEW", 0)
+    monkeypatch.setattr("agentgym_tui.sessions.library.FEW", 0)
     session = FakeSession()
     library = session.library = StateDirLibrary(lambda: data_dir)
     allowed = threading.Event()
 
     def build() -> None:
         if allowed.is_set():
-            text_search.TextSearch.build(library.texts)
+            TextSearch.build(library.texts)
 
     monkeypatch.setattr(library.texts, "build", build)
     async with Console(session).run_test(size=(120, 24)) as pilot:

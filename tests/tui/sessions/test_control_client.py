@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from nats.aio.msg import Msg
 
-from agentgym_tui.sessions.control_client import ControlRequestError, NodeControl
 from agentgym_tui.sessions.episode_files import episode_from_bytes
+from agentgym_tui.sessions.node import ControlRequestError, NodeControl
 from runner.bus.address import BusAddress
 from runner.bus.connection import NatsConnection
 from runner.events.control import StartArgs
@@ -62,7 +62,7 @@ async def wait_for_batch(control: NodeControl, batch_id: str) -> None:
 async def test_a_lost_request_is_sent_again_if_it_has_no_effect_twice(
     bus: Bus, monkeypatch: pytest.MonkeyPatch, op: str, n_sent: int
 ) -> None:
-    monkeypatch.setattr("agentgym_tui.sessions.control_client.REPEAT_S", 0.1)
+    monkeypatch.setattr("agentgym_tui.sessions.node.REPEAT_S", 0.1)
     received: list[dict[str, Any]] = []
 
     async def on_request(message: Msg) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from agentgym_tui.presenters.steps import spans_text
 from agentgym_tui.presenters.transcript import failure_blocks, missing_file_text, transcript_text
-from agentgym_tui.sessions.control_client import ControlRequestError
+from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.sessions.session import EpisodeLoadError, load_episode, select_episodes
 from agentgym_tui.state.episode_list import UnreadableFile
 from runner.types import Outcome

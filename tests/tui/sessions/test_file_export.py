@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from agentgym_tui.app import Console
-from agentgym_tui.sessions.curation import ExportJob, ExportStopped, FileExporter
 from agentgym_tui.sessions.file_library import FileLibrary
+from agentgym_tui.sessions.library import ExportJob, ExportStopped, FileExporter
 from agentgym_tui.sessions.session import FileSession
 from runner.errors import StoreError
 from runner.formats.format import find_format

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from agentgym_tui import cli
-from agentgym_tui.sessions.node_launcher import (
+from agentgym_tui.sessions.node import (
     LaunchOptions,
     NodeStartError,
     StateLocation,
@@ -142,8 +142,8 @@ def test_no_slow_module_is_imported_before_the_first_paint() -> None:
     code = (
         "import sys; from agentgym_tui import cli; from agentgym_tui import terminal;"
         "from agentgym_tui.sessions.bus_session import BusSession;"
-        "from agentgym_tui.sessions.node_session import NodeSession;"
-        "from agentgym_tui.sessions.node_launcher import LaunchOptions;"
+        "from agentgym_tui.sessions.bus_session import NodeSession;"
+        "from agentgym_tui.sessions.node import LaunchOptions;"
         "BusSession(LaunchOptions()); NodeSession(LaunchOptions(), 'N');"
         f"print([name for name in {slow} if name in sys.modules])"
     )

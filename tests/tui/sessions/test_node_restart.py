@@ -10,8 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.sessions.control_client import ControlRequestError
-from agentgym_tui.sessions.node_launcher import LaunchOptions, StateLocator, profile_difference, read_node_file
+from agentgym_tui.sessions.node import (
+    ControlRequestError,
+    LaunchOptions,
+    StateLocator,
+    profile_difference,
+    read_node_file,
+)
 from runner.node.state_lock import is_node_alive
 from tests.support.console.running_session import RunningSession, node_session, running
 from tests.support.model_server import ModelServer

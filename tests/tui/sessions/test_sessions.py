@@ -10,8 +10,7 @@ import psutil
 import pytest
 
 from agentgym_tui.sessions.bus_session import BusSession
-from agentgym_tui.sessions.control_client import ControlRequestError
-from agentgym_tui.sessions.node_launcher import LaunchOptions, StateLocation, StateLocator, read_node_file
+from agentgym_tui.sessions.node import ControlRequestError, LaunchOptions, StateLocation, StateLocator, read_node_file
 from agentgym_tui.sessions.session import FileSession
 from runner.events.subjects import LIVE_STREAM
 from runner.node.state_lock import is_node_alive

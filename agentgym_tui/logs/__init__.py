@@ -1,1 +1,0 @@
-"""Log files of any size: index of the lines, search, and the time and kind of each line."""
