@@ -29,7 +29,7 @@ from runner.events.codec import check_limits
 
 BLOCK_BYTES: Final = 1 << 14  # size of the blocks whose newlines are counted; to find a line, one of them is read
 READ_BYTES: Final = 1 << 18
-BUDGET_S: Final = 0.03  # for which a call reads or searches before it returns, so that the caller can repaint
+BUDGET_S: Final = 0.03  # for which a call reads or searches; then the caller can repaint
 MAX_LINE_BYTES: Final = 1 << 20  # read of a line
 MAX_PARSED_BYTES: Final = 64 << 10  # largest line that is parsed as JSON, in bytes; a longer line counts as plain text
 MAX_MATCHES: Final = 2_000_000  # largest number of matching lines kept; each takes eight bytes

@@ -37,7 +37,10 @@ from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.normalize import ulid_time
 from agentgym_tui.state.run_store import LOST_AFTER_S, RunStore, join_live, split_portions
 from runner.errors import ConfigError, RunnerError
+from runner.events.subjects import LIVE_SUBJECTS, DurableNames
+from runner.node.state_lock import NodeFile, is_node_alive
 from runner.subscribe.messages import Notice, SubscriptionItem
+from runner.types import IMPORTED, UNKNOWN_OUTCOME, Outcome
 from runner.util.files import world_writable_problem
 
 if TYPE_CHECKING:
@@ -45,8 +48,6 @@ if TYPE_CHECKING:
     from runner.bus.connection import NatsConnection
     from runner.bus.errors import BusState
     from runner.events.control import NodeList
-    from runner.events.subjects import DurableNames
-    from runner.node.state_lock import NodeFile
     from runner.results.summary import ResultSource
     from runner.store.index_schema import EpisodeRow
     from runner.subscribe.buffer import RawMessage
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from runner.subscribe.subscription import Subscription
 
 MAX_MESSAGES: Final = 2_000  # largest number of messages read at once
-MAX_READ_BYTES: Final = 5 << 20  # that end a read; items of an episode that are read together cost less CPU time each
+MAX_READ_BYTES: Final = 5 << 20  # after which a read ends; items of an episode cost less CPU time where read together
 SLICE_S: Final = 0.003  # CPU time after which decoding pauses; the message in progress is decoded to its end
 GATHER_FACTOR: Final = 3  # messages gather for this many times the CPU time of the last read; those of a subject merge
 MAX_GATHER_S: Final = 0.25  # for which messages gather at most; the screen is not repainted more often then
@@ -64,6 +65,13 @@ MIN_HISTORY: Final = timedelta(seconds=15)  # age of the oldest live items that 
 HISTORY_MARGIN: Final = timedelta(seconds=5)  # before the start of the oldest running batch
 LIVE_HISTORY: Final = timedelta(minutes=10)  # of live items for a watcher; covers most running episodes
 THREAD_SWITCH_S: Final = 0.0005  # short, because the threads of keyboard and screen must not wait
+POLL_INTERVAL_S: Final = 20.0  # between requests for the node's state; without any for two minutes it exits
+MIN_POLL_GAP_S: Final = 0.25  # between requests while another console changes the queue, or ten times as long as one
+RETRY_INTERVAL_S: Final = 1.0  # between requests while the node does not reply
+FIRST_LIST_TIMEOUT_S: Final = 3.0  # to wait for the first list before live items are read
+STORED_DELAY_S: Final = 0.5  # for which reading the stored episodes leaves the processor to the connection
+REPAIR_INTERVAL_S: Final = 2.0  # between reads of the files of episodes with missing live items
+MAX_REPAIRED: Final = 20  # number of newest episodes whose files are read where live items are missing
 WATCH_ONLY: Final = "watching only: nothing can be started or stopped from here; use `agentgym-tui launch` on the node"
 
 _LINK_STATUSES: Final = ("connecting", "connected", "stalled", "disconnected")
@@ -131,8 +139,6 @@ def link_from_state(state: BusState, address: str) -> BusLink | None:
 
 def feed_subjects(location: StateLocation) -> tuple[DurableNames, str]:
     """Return the subjects of the durable events, as named in the profile, and the pattern of all live subjects."""
-    from runner.events.subjects import LIVE_SUBJECTS, DurableNames
-
     return DurableNames.of(location.profile.nats), LIVE_SUBJECTS
 
 
@@ -143,10 +149,10 @@ def history_age(batch_ids: Iterable[str], now: datetime) -> timedelta:
 
 
 class BusSession(Session):
-    """Watches a bus without changing anything on it, and sends no commands.
+    """Watches a bus without changing anything on it, from the durable events of an age (``since``) on.
 
-    The bus is that of ``url``, with credentials from environment variables, or that of the node that last ran in the
-    state directory. ``since`` is the age of the oldest durable events that are read.
+    It is that of ``url``, with credentials from environment variables, or of the node that last ran in the state
+    directory.
     """
 
     def __init__(
@@ -200,8 +206,6 @@ class BusSession(Session):
 
 
 class ReceivedEpisodes(ResultLibrary):
-    """The ended episodes that a bus has reported, for the screens of results."""
-
     def __init__(self, store: RunStore) -> None:
         self._store = store
 
@@ -218,7 +222,6 @@ def _row(episode: Episode) -> EpisodeRow:
     """Return the row of an episode; like an imported one where its outcome is unknown."""
     from runner.store.episode_file import shared_fields
     from runner.store.index_schema import EpisodeRow
-    from runner.types import IMPORTED, UNKNOWN_OUTCOME, Outcome
 
     is_unknown = episode.outcome == UNKNOWN_OUTCOME
     values = shared_fields(episode, EpisodeRow) | {
@@ -231,15 +234,6 @@ def _row(episode: Episode) -> EpisodeRow:
     }
     tokens = {f"tokens_{kind}": getattr(episode.tokens, kind) for kind in episode.tokens.__struct_fields__}
     return EpisodeRow(**values, **tokens, ended_at=episode.started_at)
-
-
-POLL_INTERVAL_S: Final = 20.0  # between requests for the node's state; without any for two minutes it exits
-MIN_POLL_GAP_S: Final = 0.25  # between requests while another console changes the queue, or ten times as long as one
-RETRY_INTERVAL_S: Final = 1.0  # between requests while the node does not reply
-FIRST_LIST_TIMEOUT_S: Final = 3.0  # to wait for the first list before live items are read
-STORED_DELAY_S: Final = 0.5  # for which reading the stored episodes leaves the processor to the connection
-REPAIR_INTERVAL_S: Final = 2.0  # between reads of the files of episodes with missing live items
-MAX_REPAIRED: Final = 20  # number of newest episodes whose files are read where live items are missing
 
 
 class NodeSession(Session):
@@ -437,10 +431,7 @@ class NodeSession(Session):
         self._poll_now.set()
 
     async def _keep_polling(self, data_dir: Path) -> None:
-        """Request the state after changes of connection or queue, after commands, and at intervals.
-
-        Where the node does not answer, check whether its process is alive.
-        """
+        """Request the state after changes of connection or queue, after commands, and at intervals."""
         while True:
             self._poll_now.clear()
             started_s = time.monotonic()
@@ -530,8 +521,6 @@ class NodeSession(Session):
                 self.store.merge_episode(episode)
 
     async def _check_process(self, data_dir: Path) -> None:
-        from runner.node.state_lock import is_node_alive
-
         if not await asyncio.to_thread(is_node_alive, data_dir) and not self._starting:
             reason = f"the node has stopped; press {self._start_key} to start it again"
             self.store.set_link(BusLink("disconnected", reason))

@@ -5,7 +5,6 @@ A JSON Lines file of episodes is listed as if it was a folder, with one name per
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import stat
@@ -18,7 +17,9 @@ import msgspec
 
 from agentgym_tui.state.episode import Episode, Spans, as_messages, picture_of, step_of
 from runner.errors import StoreError
+from runner.types import ErrorInfo, Outcome
 from runner.util.files import MAX_FILE_BYTES, read_file
+from runner.util.safe_values import encode
 
 if TYPE_CHECKING:
     from runner.formats.format import Format
@@ -69,7 +70,6 @@ def episode_from_record(record: EpisodeRecord) -> Episode:
 
 def running_episode(journal: Any) -> Episode:  # noqa: ANN401 - its module takes long to import
     from runner.store.journal import unfinished_record
-    from runner.types import Outcome
 
     episode = episode_from_record(unfinished_record(journal, Outcome.INTERRUPTED, ended_at=journal.header.started_at))
     episode.outcome = episode.duration_s = None
@@ -103,14 +103,7 @@ def read_episode(path: Path) -> bytes:
 
 
 def holds_episodes(path: Path) -> bool:
-    """Return whether a file is regular, has the suffix of JSON Lines, and begins like an episode file."""
-    if not path.name.endswith(LINES_SUFFIXES):
-        return False
-    try:
-        with _open(path) as file:
-            return file.read(len(EPISODE_START)) == EPISODE_START
-    except (OSError, ValueError):
-        return False
+    return path.name.endswith(LINES_SUFFIXES) and _read_head(path, os.O_NOFOLLOW).startswith(EPISODE_START)
 
 
 def line_names(path: Path) -> Iterator[str]:
@@ -149,8 +142,6 @@ def read_line(path: Path) -> bytes:
 
 def _read_unfinished(path: Path) -> bytes:
     from runner.store.journal import read_journal, unfinished_record
-    from runner.types import ErrorInfo, Outcome
-    from runner.util.safe_values import encode
 
     journal = read_journal(path, was_moved=True)
     try:
@@ -162,8 +153,8 @@ def _read_unfinished(path: Path) -> bytes:
     return encode(unfinished_record(journal, Outcome.INTERRUPTED, ended_at=ended_at, error=error))
 
 
-def _open(path: Path) -> BinaryIO:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+def _open(path: Path, flags: int = os.O_NOFOLLOW) -> BinaryIO:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | flags)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(f"{path} is no regular file")
@@ -179,10 +170,9 @@ def is_folder(path: Path) -> bool:
 
 
 def is_log(path: Path) -> bool:
-    """Return whether a path is a log file, which is shown line by line; else it has episodes or is a folder.
+    """Return whether a path is a log, which is shown line by line: by its suffix, or by its start.
 
-    A ``.json`` file is a log where its first line is a complete JSON value and more lines follow. A file with an
-    unknown suffix is a log unless it starts like an episode file.
+    A ``.json`` file is one if more lines follow a complete JSON value; another one unless it starts like an episode.
     """
     if is_folder(path) or path.name.endswith(ARCHIVE_SUFFIX) or foreign_format(path) is not None:
         return False
@@ -233,11 +223,9 @@ def foreign_names(folder: str, names: Sequence[str]) -> list[str]:
     return [name for name in names if name.endswith(_FOREIGN_SUFFIXES) and name not in own]
 
 
-def _read_head(path: Path) -> bytes:
+def _read_head(path: Path, flags: int = 0) -> bytes:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        with _open(path, flags) as file:
+            return file.read(_HEAD_BYTES)
     except (OSError, ValueError):
         return b""
-    with os.fdopen(descriptor, "rb") as file, contextlib.suppress(OSError):
-        return file.read(_HEAD_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
-    return b""

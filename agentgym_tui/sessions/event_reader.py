@@ -68,8 +68,6 @@ class EventSource:
 
 
 class EventReader:
-    """Reads the messages that match a query into an event log."""
-
     def __init__(
         self,
         source: EventSource,

@@ -14,7 +14,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from heapq import nlargest
 from itertools import islice
@@ -42,17 +42,20 @@ from agentgym_tui.sessions.episode_files import (
 from agentgym_tui.sessions.library import Library, TextSearch, TextSource
 from agentgym_tui.state.episode_list import FoundLog, ReadProgress, UnreadableFile
 from runner.errors import StoreError
+from runner.store.archive import read_episodes
 from runner.store.episode_store import EpisodeFile, stamp_of
 from runner.store.index_schema import COLUMNS, EpisodeRow, episode_row, from_columns, to_columns
 from runner.store.index_schema import SCHEMA as INDEX_SCHEMA
+from runner.store.token_file import without_tokens
+from runner.util.clock import digest_ulid
 from runner.util.files import make_folder
+from runner.util.safe_values import encode
 from runner.util.sqlite import Database, Parameters, SqliteSchema
 
 if TYPE_CHECKING:
     from runner.formats.drafts import Attempts
     from runner.formats.format import Format
     from runner.formats.reading import Place
-    from runner.query.fields import Lookup
     from runner.store import EpisodeRecord
     from runner.store.text_index import TextIndex
 
@@ -155,9 +158,6 @@ class FileLibrary(Library):
         with self._lock:
             return sorted(self._rows.values(), key=attrgetter("episode_id"), reverse=True)
 
-    def lookups(self) -> Mapping[str, Lookup]:
-        return {"text": self.texts.lookup}
-
     def result_source(self) -> FileLibrary:
         return self
 
@@ -174,8 +174,6 @@ class FileLibrary(Library):
         return self._table.unusable(exc)
 
     def read(self, episode_id: str) -> bytes:
-        from runner.util.safe_values import encode
-
         if (record := self._foreign.load(episode_id)) is not None:
             return encode(record)
         if (path := self._file(episode_id)) is None:
@@ -345,8 +343,6 @@ def _stamped(file: _File) -> _Found:
 
 
 class FileFinder:
-    """Finds episode files, archives, lines, files of other tools and logs."""
-
     def __init__(self) -> None:
         self.unreadable: list[UnreadableFile] = []  # and the logs
         self.foreign: list[tuple[Path, Format]] = []
@@ -415,8 +411,6 @@ class FileFinder:
             self.unreadable.append(UnreadableFile(path, str(exc)))
 
     def _archived(self, archive: str) -> Iterator[tuple[str, Sequence[str]]]:
-        from runner.store.archive import read_episodes
-
         try:
             yield archive, [*read_episodes(Path(archive))]
         except StoreError as exc:
@@ -471,7 +465,6 @@ class ForeignFiles:
         """Return an episode without token ids, read again; None if none has this id; raises ``StoreError``."""
         from runner.formats.importing import ReadEpisode, episodes_of, modified_time
         from runner.formats.reading import LIMITS, Item
-        from runner.store.token_file import without_tokens
 
         if (known := self._found.get(episode_id)) is None:
             return None
@@ -483,19 +476,17 @@ class ForeignFiles:
         raise StoreError(f"{known.place.path} has changed; reload it")
 
     def path(self, episode_id: str) -> Path | None:
-        known = self._found.get(episode_id)
-        return None if known is None else known.place.path
+        return self._found[episode_id].place.path if episode_id in self._found else None
 
     def _read(self, path: Path, form: Format, attempts: Attempts) -> Iterator[EpisodeRow]:
+        from runner.formats import importing
         from runner.formats.format import Source
-        from runner.formats.importing import modified_time, read_episodes
         from runner.formats.reading import Malformed
-        from runner.util.clock import digest_ulid
 
         try:
-            milliseconds = max(0, round(modified_time(path).timestamp() * 1000))
+            milliseconds = max(0, round(importing.modified_time(path).timestamp() * 1000))
             batch_id = digest_ulid(milliseconds, hashlib.sha256(os.fsencode(path)).digest()[:10])
-            for found in read_episodes(Source(path, form)):
+            for found in importing.read_episodes(Source(path, form)):
                 if isinstance(found, Malformed):
                     self._add_problem(found.place.path, f"{found.place.unit} {found.place.number}: {found.reason}")
                 elif len(self._found) < MAX_FILES and found.record.episode_id not in self._found:

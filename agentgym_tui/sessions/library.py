@@ -11,13 +11,16 @@ import shutil
 import tempfile
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from msgspec.structs import replace
 
 from agentgym_tui.sessions.episode_files import (
     episode_from_bytes,
@@ -30,7 +33,10 @@ from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episode_list import SearchProgress, UnreadableFile
 from runner.errors import ConfigError, StoreError
 from runner.events.control import BatchState
+from runner.query.syntax import Node, QueryError, parse
 from runner.types import Tokens, split_models
+from runner.util.clock import is_ulid
+from runner.util.files import replace_file
 
 if TYPE_CHECKING:
     import re
@@ -41,7 +47,6 @@ if TYPE_CHECKING:
     from runner.formats.training import Audit
     from runner.node.retention import CleanUpAction, PruneReport
     from runner.query.fields import Lookup
-    from runner.query.syntax import Node
     from runner.results.summary import ResultSource
     from runner.store import EpisodeIndex, EpisodeRow, EpisodeStore
     from runner.store.notes import Notes
@@ -55,6 +60,11 @@ PAGE: Final = 2_000  # number of rows of a page; all of them are read again afte
 N_SPARE_PAGES: Final = 10  # number of pages by which the rows may exceed the limit before the oldest ones are dropped
 MAX_TIMED: Final = 50  # number of the newest batches whose times are read; these are in no index
 MAX_UNLISTED: Final = 50  # number of the newest stored batches among which those are found that no node lists
+FEW: Final = 50  # largest number of episodes that a search adds to the index itself, within a tenth of a second
+REST: Final = 1.0  # how many times as long as it works the indexing rests
+LINE_CHARS: Final = 300  # largest number of characters that are kept of a line
+CONTEXT_CHARS: Final = 40  # number of characters kept before the words in a longer line
+MAX_KEPT_EPISODES: Final = 200
 
 _PAGE: Final = "WHERE (episode_id, batch_id) > (?, ?) ORDER BY episode_id, batch_id LIMIT ?"
 _STATE: Final = f"""  -- changes with the files of the rows of a page
@@ -65,6 +75,7 @@ _LAST_DROPPED: Final = """
     SELECT episode_id, batch_id FROM episodes ORDER BY episode_id DESC, batch_id DESC LIMIT 1 OFFSET ?
 """
 _OF_BATCHES: Final = "batch_id IN (SELECT value FROM json_each(?))"
+_CHOSEN: Final = "episode_id IN (SELECT value FROM json_each(:ids))"
 
 
 class ResultLibrary:
@@ -83,12 +94,13 @@ class ResultLibrary:
 
 
 class Library(ResultLibrary):
-    """Library of stored episodes."""
-
     texts: TextSearch
     first_rows: Sequence[EpisodeRow] = ()  # known before ``rows`` is called; shown at the first paint
     notes_state: object = None  # another value after notes have changed
     unreadable: Sequence[UnreadableFile] = ()  # also archives and folders
+
+    def lookups(self) -> Mapping[str, Lookup]:
+        return {"text": self.texts.lookup}
 
     def notes(self, episode_id: str) -> Sequence[Note]:
         """Return the tags and notes of an episode and its steps, the oldest first."""
@@ -165,7 +177,7 @@ class StateDirLibrary(Library):
     def lookups(self) -> Mapping[str, Lookup]:
         from runner.query.episodes import note_lookups
 
-        return {**note_lookups(self.opened()[0].data_dir), "text": self.texts.lookup}
+        return {**note_lookups(self.opened()[0].data_dir), **super().lookups()}
 
     def result_source(self) -> EpisodeIndex:
         return self.opened()[1]
@@ -224,21 +236,17 @@ class StateDirLibrary(Library):
         return int(count)
 
     def unlisted_batches(self, known: Collection[str]) -> list[BatchState]:
-        """Return the newest ended batches that are not ``known``, as a command without a node played them.
-
-        A batch with a journal is still running, and its events follow.
-        """
+        """Return the newest ended batches that are not ``known``, as a command without a node played them."""
         store, index = self.opened()
         columns = "batch_id, battery_id, env, agent, model, count(*), max(episode_id)"
         newest = f"SELECT DISTINCT batch_id FROM episodes ORDER BY batch_id DESC LIMIT {MAX_UNLISTED}"
         query = f"SELECT {columns} FROM episodes WHERE batch_id IN ({newest}) GROUP BY batch_id ORDER BY batch_id DESC"
         rows = [row for row in index.select(query) if row[0] not in known]
-        found = (_ended_batch(store, row) for row in rows if not store.has_journal(row[0]))
+        found = (_ended_batch(store, row) for row in rows if not store.has_journal(row[0]))  # else it still runs
         return [state for state in found if state is not None]
 
     def read_journals(self, batch_ids: Iterable[str]) -> list[Episode]:
         from runner.store.journal import JOURNAL_SUFFIX, read_journal
-        from runner.util.clock import is_ulid
 
         episodes: list[Episode] = []
         for batch_id in filter(is_ulid, batch_ids):
@@ -323,16 +331,7 @@ def _ended_batch(store: EpisodeStore, row: Sequence[Any]) -> BatchState | None:
     return BatchState(**played, status=status, n_done=n_done, n_planned=max(n_done, n_planned))
 
 
-FEW: Final = 50  # largest number of episodes that a search adds to the index itself, within a tenth of a second
-REST: Final = 1.0  # how many times as long as it works the indexing rests
-LINE_CHARS: Final = 300  # largest number of characters that are kept of a line
-CONTEXT_CHARS: Final = 40  # number of characters kept before the words in a longer line
-MAX_KEPT_EPISODES: Final = 200
-
-
-class TextSource(NamedTuple):
-    """The episodes of a library; the functions may raise ``StoreError``."""
-
+class TextSource(NamedTuple):  # the functions may raise ``StoreError``
     open_index: Callable[[], TextIndex]
     select: Callable[[str], list[tuple[Any, ...]]]  # a query of a table ``episodes`` with size and time of the files
     version: Callable[[], tuple[object, bool]]  # what changes with the table, and whether that has all episodes
@@ -418,8 +417,6 @@ class TextSearch:
 
 
 def parsed(query: str) -> Node | None:
-    from runner.query.syntax import QueryError, parse
-
     try:
         return parse(query)
     except QueryError:
@@ -443,10 +440,7 @@ class FoundLine(NamedTuple):
 
 
 class TextHits:
-    """The lines of listed episodes with the words of a query, in the order of the list, read as far as needed.
-
-    The methods read files: call them in a thread.
-    """
+    """The lines of listed episodes with the words of a query, in this order, read as needed: call it in a thread."""
 
     def __init__(self, texts: TextSearch, query: str, episode_ids: Sequence[str]) -> None:
         from runner.query.episodes import text_patterns
@@ -456,8 +450,7 @@ class TextHits:
         self.patterns: list[TextPattern] = [] if node is None else text_patterns(node)
         self._texts = texts
         self._places = {episode_id: place for place, episode_id in enumerate(episode_ids)}
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[str, list[FoundLine]] = OrderedDict()
+        self.of = lru_cache(MAX_KEPT_EPISODES)(self._lines_of)
 
     @property
     def progress(self) -> SearchProgress:
@@ -470,18 +463,11 @@ class TextHits:
     def count(self) -> int:
         return self._texts.count(self.patterns, self.episode_ids)
 
-    def of(self, episode_id: str) -> list[FoundLine]:
-        with self._lock:
-            if (known := self._kept.get(episode_id)) is None:
-                try:
-                    hits = self._texts.hits(episode_id, self.patterns)
-                except StoreError:  # the file was deleted since, or is damaged, which the list shows
-                    hits = []
-                known = [FoundLine(episode_id, number, _shortened(hit)) for number, hit in enumerate(hits)]
-                self._kept[episode_id] = known
-                if len(self._kept) > MAX_KEPT_EPISODES:
-                    self._kept.popitem(last=False)
-            return known
+    def _lines_of(self, episode_id: str) -> list[FoundLine]:
+        with suppress(StoreError):  # the file was deleted since, or is damaged, which the list shows
+            hits = self._texts.hits(episode_id, self.patterns)
+            return [FoundLine(episode_id, number, _shortened(hit)) for number, hit in enumerate(hits)]
+        return []
 
     def of_all(self, episode_ids: Sequence[str]) -> list[FoundLine]:
         return [line for episode_id in episode_ids for line in self.of(episode_id)]
@@ -498,16 +484,11 @@ class TextHits:
 
 
 def _shortened(hit: Hit) -> Hit:
-    from msgspec.structs import replace
-
     if len(hit.line) <= LINE_CHARS:
         return hit
     start = max(0, hit.start - CONTEXT_CHARS)
     line = hit.line[start : start + LINE_CHARS]
     return replace(hit, line=line, start=hit.start - start, end=min(hit.end - start, len(line)))
-
-
-_CHOSEN: Final = "episode_id IN (SELECT value FROM json_each(:ids))"
 
 
 class ExportStopped(StoreError):
@@ -623,10 +604,7 @@ class FileExporter(Exporter):
             yield store, index, unreadable
 
     async def archive(self, episode_ids: Sequence[str], path: Path) -> tuple[int, Counter[str]]:
-        """Copy episodes into a new zip archive; return their number, and that of the unreadable ones by reason.
-
-        Raises ``StoreError`` if the archive cannot be written or exists, or no episode can be read.
-        """
+        """Copy episodes into a new zip archive; return their number, and that of the unreadable ones by reason."""
         return await asyncio.to_thread(self._archive, episode_ids, path)
 
     def _archive(self, episode_ids: Sequence[str], path: Path) -> tuple[int, Counter[str]]:
@@ -659,7 +637,6 @@ class FileExporter(Exporter):
 
     def _copy(self, store: EpisodeStore, episode_id: str) -> None:
         from runner.store.token_file import TOKENS_SUFFIX
-        from runner.util.files import replace_file
 
         data = self._files.read(episode_id)
         copy = store.path(record_from_bytes(data, Path(episode_id)).batch_id, episode_id)

@@ -41,6 +41,8 @@ from runner.events.control import (
     StartArgs,
     TargetArgs,
 )
+from runner.events.subjects import control_subject
+from runner.node.state_lock import NodeFile, is_node_alive, variable_digests
 from runner.types.notes import Note
 from runner.util.files import create_private, make_folder, read_regular, resolve_path
 
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
     from runner.config.own_model import OwnModel
     from runner.inference.health import EndpointHealth
     from runner.node.preflight import ModelTrial
-    from runner.node.state_lock import NodeFile
 
 NODE_IDLE_EXIT_S: Final = 120  # without work or requests after which a node started by the console exits
 STOP_TIMEOUT_S: Final = 60.0  # for a node to stop: it ends the running steps, and publishes the remaining events
@@ -58,6 +59,17 @@ POLL_INTERVAL_S: Final = 0.05  # between checks while a node starts or stops
 MAX_LOG_LINES: Final = 6  # number of lines shown from the end of a failed node's log
 MAX_LOG_BYTES: Final = 4_096
 MAX_NODE_FILE_BYTES: Final = 64 * 1024
+TIMEOUT_S: Final = 5.0  # to wait for a reply
+REPEAT_S: Final = 1.5  # after which a request without a reply is sent again if its operation is one of ``REPEATABLE``
+REPEATABLE: Final = frozenset({"start", "move", "replay", "episode", "annotate", "health", "list"})  # twice is as once
+RETRY_INTERVAL_S: Final = 0.25  # between attempts while no node answers
+MAX_RETRIES: Final = 10  # repeating is safe, because a request without a responder reached no node
+MAX_REPLY_BYTES: Final = 1 << 20  # largest reply that is decoded
+MAX_EPISODE_BYTES: Final = 64 << 20  # largest episode file that is fetched
+
+_ResultT = TypeVar("_ResultT")
+RunCommand: TypeAlias = Literal["cancel", "pause", "resume", "step"]  # for a batch, a battery or an episode
+_NODE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class LaunchOptions(msgspec.Struct, frozen=True):
@@ -105,16 +117,11 @@ class StateLocator:
         """Return the state directory if a node runs there; None also if only the profile names it, which takes long."""
         if not (chosen := self.options.data_dir or self._environ.get("AGENTGYM_DATA_DIR")):
             return None
-        from runner.node.state_lock import is_node_alive
-
         data_dir = resolve_path(chosen, self._environ, self._cwd)
         return data_dir if is_node_alive(data_dir) else None
 
     def reload(self, config: str | None = None) -> StateLocation:
-        """Read the file of the profile again, or use the one at the path ``config`` from now on; return its location.
-
-        If it is not valid, ``find`` returns the previous location.
-        """
+        """Read the profile again, or that at the path ``config`` from now on; without effect if it is not valid."""
         from runner.config import read_profile
 
         known = self.find()
@@ -124,10 +131,7 @@ class StateLocator:
         return self._use(known, profile, file)
 
     def follow_node(self) -> StateLocation | None:
-        """Take the profile of the node that runs now, which another console may have started with it.
-
-        Returns the location with that profile; None if ``options`` name a profile, or if the node's cannot be read.
-        """
+        """Take the profile of the node that runs now; None if ``options`` name one, or the node's cannot be read."""
         known = self.find()
         if self.options.config is not None or (running := _running_profile(known.data_dir, self._environ)) is None:
             return None
@@ -152,14 +156,10 @@ class StateLocator:
 
 
 class NodeStartError(RunnerError):
-    """A node could not be started; the message may quote the end of the node's log."""
-
     published_error_type = "node_failed"
 
 
 def read_node_file(data_dir: Path) -> NodeFile | None:
-    from runner.node.state_lock import NodeFile
-
     try:
         return msgspec.json.decode(read_regular(data_dir / "node.json", MAX_NODE_FILE_BYTES)[0], type=NodeFile)
     except (OSError, ValueError):
@@ -168,7 +168,6 @@ def read_node_file(data_dir: Path) -> NodeFile | None:
 
 def _running_profile(data_dir: Path, environ: Mapping[str, str]) -> tuple[Profile, ProfileFile] | None:
     from runner.config import read_profile
-    from runner.node.state_lock import is_node_alive
 
     node_file = read_node_file(data_dir)
     if node_file is None or not node_file.profile_path or not is_node_alive(data_dir):
@@ -208,8 +207,6 @@ def profile_difference(
 def _variable_changes(
     data_dir: Path, node_file: NodeFile, environ: Mapping[str, str]
 ) -> Iterator[tuple[str, VariableChange]]:
-    from runner.node.state_lock import variable_digests
-
     try:
         digests = variable_digests(data_dir, node_file.variables, environ)
     except ConfigError:  # without the key nothing is known
@@ -221,8 +218,6 @@ def _variable_changes(
 
 async def wait_until_stopped(data_dir: Path) -> None:
     """Wait until no node owns the state directory; raises ``NodeStartError`` after ``STOP_TIMEOUT_S``."""
-    from runner.node.state_lock import is_node_alive
-
     try:
         async with asyncio.timeout(STOP_TIMEOUT_S):
             while await asyncio.to_thread(is_node_alive, data_dir):  # noqa: ASYNC110 - the node is another process
@@ -236,8 +231,6 @@ async def ensure_node(location: StateLocation, config: str | None) -> None:
 
     Raises ``NodeStartError`` if the process exits, ``StoreError`` if nothing can be stored in the state directory.
     """
-    from runner.node.state_lock import is_node_alive
-
     if is_node_alive(location.data_dir):
         return
     from runner.node.storage import require_storage
@@ -296,19 +289,6 @@ def read_last_lines(log: Path) -> str:
     return "\n".join(text.strip().split("\n")[-MAX_LOG_LINES:])
 
 
-_ResultT = TypeVar("_ResultT")
-
-RunCommand: TypeAlias = Literal["cancel", "pause", "resume", "step"]  # for a batch, a battery or an episode
-_NODE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-TIMEOUT_S: Final = 5.0  # to wait for a reply
-REPEAT_S: Final = 1.5  # after which a request without a reply is sent again if its operation is one of ``REPEATABLE``
-REPEATABLE: Final = frozenset({"start", "move", "replay", "episode", "annotate", "health", "list"})  # at no risk
-RETRY_INTERVAL_S: Final = 0.25  # between attempts while no node answers
-MAX_RETRIES: Final = 10  # repeating is safe, because a request without a responder reached no node
-MAX_REPLY_BYTES: Final = 1 << 20  # largest reply that is decoded
-MAX_EPISODE_BYTES: Final = 64 << 20  # largest episode file that is fetched
-
-
 class ControlRequestError(Exception):
     """A request to a node could not be sent, was rejected (``code``) or was not answered; its texts may quote a node.
 
@@ -331,7 +311,6 @@ class NodeControl:
 
     ``node`` returns the name of the node for the id of the episode that a request concerns, or for "". ``read_only`` is
     why commands are not allowed, ``start_key`` the key that starts the node, as hints name it; both may be "".
-    ``on_command`` is called after a command has succeeded.
     """
 
     def __init__(
@@ -434,7 +413,6 @@ class NodeControl:
 
     async def _send(self, connection: NatsConnection, node: str, request: ControlRequest) -> bytes:
         from runner.bus.rpc import send_request
-        from runner.events.subjects import control_subject
 
         subject, message = control_subject(node), msgspec.json.encode(request)
         repeat_s = REPEAT_S if request.op in REPEATABLE else None
@@ -472,12 +450,10 @@ def running_ids(listed: NodeList) -> set[str]:
 
 
 def unfinished_ids(listed: NodeList) -> list[str]:
-    """Return the ids of the batches that run or wait, in this order; none if a paused one holds up the others.
-
-    Waiting batches that were paused are left out: they wait on after a restart without being resumed.
-    """
+    """Return the ids of the batches that run or wait, in this order; none if a paused one holds up the others."""
     if any(batch.status == "paused" for batch in listed.batches):
         return []
+    # those that were paused while they wait do so after a restart without being resumed
     oldest_first = [batch for batch in listed.batches[::-1] if not batch.paused]
     return [batch.batch_id for status in ("running", "queued") for batch in oldest_first if batch.status == status]
 

@@ -121,7 +121,6 @@ def can_pause(batch: BatchRun) -> bool:
 
 
 def can_resume(batch: BatchRun) -> bool:
-    """Return whether a batch is paused, was paused while it waits, or was interrupted."""
     return batch.status in ("paused", "interrupted") or (batch.status == "queued" and batch.is_held)
 
 
@@ -214,8 +213,6 @@ def tags_of(notes: Sequence[Note]) -> tuple[str, ...]:
 
 
 class FormField(NamedTuple):
-    """A field of the run form for a number."""
-
     id: str  # in ``StartArgs`` or in its budget
     title: str
     minimum: int

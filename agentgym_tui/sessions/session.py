@@ -66,7 +66,6 @@ class Session:
         raise ControlRequestError(self.read_only)
 
     def open_logs(self) -> Sequence[LogFile]:
-        """Return the logs that the log screen shows: ``logs``, or those of the session's node."""
         return self.logs
 
     async def run(self) -> None:
@@ -114,8 +113,6 @@ def currency_of(rows: Sequence[EpisodeRow]) -> str:
 
 
 class LoadedEpisode(NamedTuple):
-    """A loaded episode, which may be incomplete."""
-
     episode: Episode
     data: bytes | None  # of its file; None if it comes from the live state
     missing_reason: str = ""  # why the file of an ended episode is not available

@@ -21,6 +21,7 @@ LOOSE_MODULES = {
         "cli.py",
         "commands.py",
         "config.py",
+        "logs.py",
         "safe_text.py",
         "services.py",
         "sinks.py",
