@@ -52,8 +52,7 @@ def episode_heading(
 ) -> list[Line]:
     """Return four lines that describe an episode and its outcome, the last with its error, and its times or gaps.
 
-    ``state`` is an additional status, such as ``loading …``, ``position`` that in the list, and ``shares`` where the
-    time of the steps went; each may be empty.
+    ``state`` is an additional status, such as ``loading …``, and ``shares`` where the time of the steps went.
     """
     status: Line = [Cell(state, "warn")] if state else []
     where: Line = [Cell(position, "dim")] if position else []
@@ -62,12 +61,9 @@ def episode_heading(
         return [join_parts([[Cell(name, "head")], status, where], width), [], [], []]
     room = max(width // 3, 8)
     outcome = outcome_cell(entry, room)
-    task = [
-        Cell(cut(environment_text(entry.env, room), room), "head"),
-        Cell(f" task {format_exact(entry.task_index)}"),
-    ]
+    env = Cell(cut(environment_text(entry.env, room), room), "head")
     first = [
-        *(task, [Cell(cut(outcome.text, room), outcome.tone)], status, where),
+        *([env, Cell(f" task {format_exact(entry.task_index)}")], [outcome.cut(room)], status, where),
         [Cell(f"reward {format_reward(entry.reward)}", reward_tone(entry))],
         [Cell(pluralize(entry.rounds, "round"))],
         [Cell(format_duration(entry.duration_s))] if entry.duration_s is not None else [],
@@ -92,8 +88,7 @@ def _last_line(entry: ListedEpisode, shares: Line, width: int) -> Line:
 
 def has_last_line(entry: ListEntry | None, shares: Line) -> bool:
     """Return whether the fourth line of a heading has something to show."""
-    is_imported = isinstance(entry, Episode) and bool(entry.imported)
-    return is_imported or bool(error_text(entry) or shares)
+    return bool(shares or error_text(entry) or (isinstance(entry, Episode) and entry.imported))
 
 
 def error_text(entry: ListEntry | None) -> str:
@@ -114,8 +109,7 @@ def _agent_parts(episode: ListedEpisode, currency: str) -> Iterator[Line]:
     noted = annotation_count(full.notes) if full else ""
     flagged = f"{FLAG_MARK} {', '.join(flags)}" if flags else ""
     yield from ([Cell(text, "warn")] for text in (fallback, episode.shape, episode.limits, noted, flagged) if text)
-    n_tokens = full.tokens.total if full else _row_tokens(episode)
-    if n_tokens:
+    if n_tokens := _n_tokens(episode):
         yield [Cell("tokens ", "dim"), Cell(format_count(n_tokens))]
     if episode.cost is not None:
         yield [Cell("cost ", "dim"), Cell(format_cost(episode.cost, currency))]
@@ -135,8 +129,8 @@ def _agent_parts(episode: ListedEpisode, currency: str) -> Iterator[Line]:
         yield [Cell(f"unscored: {'its result is unknown' if is_imported else 'idle play can succeed'}", "warn")]
 
 
-def _row_tokens(episode: ListedEpisode) -> int:
-    return 0 if isinstance(episode, Episode) else episode.tokens_prompt + episode.tokens_completion
+def _n_tokens(episode: ListedEpisode) -> int:
+    return episode.tokens.total if isinstance(episode, Episode) else episode.tokens_prompt + episode.tokens_completion
 
 
 def gpu_parts(use: GpuUse, each: str = "") -> Iterator[Line]:
@@ -171,12 +165,9 @@ ALIGNED_COLUMNS: Final = (
     Column("reward", 15, right=True, rank=2),
 )
 SIDES: Final = ("A", "B")
-MAX_CHARS: Final = 20_000
-"""Number of characters of a text that are compared on the screen."""
-_FIRST: Final = "▶"
-"""Marks the first step that differs."""
-_Toned: TypeAlias = list[tuple[str, Tone]]
-"""Pieces of a sanitized text of several lines."""
+MAX_CHARS: Final = 20_000  # characters of a text that are compared on the screen
+_FIRST: Final = "▶"  # marks the first step that differs
+_Toned: TypeAlias = list[tuple[str, Tone]]  # pieces of a sanitized text of several lines
 
 
 class AlignedRows(TextSource):
@@ -233,14 +224,10 @@ def _summary_cell(aligned: AlignedEpisodes | None, width: int) -> Cell:
     steps = pluralize(len(aligned.steps), "step")
     text = f"no difference in {steps}"
     if aligned.divergence is not None:
-        first = aligned.steps[aligned.divergence].index
-        text = f"{format_count(n)} of {steps} differ, the first is step {first}"
-    if aligned.reset_differs:
-        text = f"the first observations differ · {text}"
-    if note := aligned.shape_note:
-        text = f"{note} · {text}"
-    same = aligned.divergence is None and not aligned.reset_differs and not note
-    return Cell(cut(text, width), "good" if same else "warn")
+        text = f"{format_count(n)} of {steps} differ, the first is step {aligned.steps[aligned.divergence].index}"
+    resets = "the first observations differ" if aligned.reset_differs else ""
+    same = aligned.divergence is None and not resets and not aligned.shape_note
+    return Cell(cut(" · ".join(filter(None, (aligned.shape_note, resets, text))), width), "good" if same else "warn")
 
 
 def aligned_step_lines(step: AlignedStep | None, width: int) -> list[Line]:
@@ -265,10 +252,8 @@ def _parts(step: AlignedStep) -> Iterator[tuple[str, str | None, str | None]]:
         texts: list[str | None] = [None if side is None else getattr(side, name) for side in (left, right)]
         if any(texts):
             yield name, texts[0], texts[1]
-    rewards = [None if side is None else format_reward(side.reward) for side in (left, right)]
-    yield "reward", rewards[0], rewards[1]
-    times = [None if side is None else format_duration(side.time_s) for side in (left, right)]
-    yield "time", times[0], times[1]
+    yield "reward", format_reward(left.reward) if left else None, format_reward(right.reward) if right else None
+    yield "time", format_duration(left.time_s) if left else None, format_duration(right.time_s) if right else None
 
 
 def _marked(left: str | None, right: str | None) -> tuple[_Toned, _Toned]:

@@ -1,42 +1,73 @@
-"""What is known of an episode, in words: who answered, how fast, at which cost, where the time went; flags, notes."""
+"""An episode in words and rows: who answered, how fast, at which cost; its steps, spans, pictures, flags and notes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, cast
 
-from agentgym_tui.presenters.cells import Cell, Line, Tone, cost_part
+import msgspec
+
+from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, cost_part, line_width
 from agentgym_tui.presenters.number_format import (
+    UNKNOWN,
     format_count,
     format_duration,
     format_rate,
+    format_reward,
     format_time,
     format_time_left,
+    pluralize,
 )
-from agentgym_tui.presenters.text_width import cut
+from agentgym_tui.presenters.payload import FOLD_WIDTH
+from agentgym_tui.presenters.text_width import cut, cut_start, display_width, wrap_offsets
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.episode import Episode, StepState, StreamingAnswer
 from agentgym_tui.state.episode_list import ListedEpisode
 from agentgym_tui.state.servers import EndpointState, Failover
 from runner.results.bottleneck import Bottleneck
-from runner.types import Phases, Tokens
+from runner.types import CellRow, Phases, Span, Tokens, unpack_cells
+from runner.types.cells import MAX_COLUMNS
 from runner.types.notes import Note
 from runner.types.time_shares import time_shares
 
 FALLBACK_MARK: Final = "\N{CLOCKWISE TOP SEMICIRCLE ARROW}"
 """Marks an answer that did not come from the first endpoint of the chain."""
-MARK: Final = "✎"
-"""Mark of what has a note or a tag."""
+MARK: Final = "✎"  # mark of what has a note or a tag
 FLAG_MARK: Final = "⚑"
-MAX_TAGS: Final = 20
-"""Largest number of tags of an episode that are shown."""
-MIN_SILENCE_S: Final = 2.0
-"""Seconds without a token from which on they are counted; between two tokens fewer are usual."""
-MIN_SHOWN_S: Final = 0.001
-"""Seconds from which on a part of a step is shown, unless it is a part of the answer."""
+MAX_TAGS: Final = 20  # largest number of tags of an episode that are shown
+MIN_SILENCE_S: Final = 2.0  # seconds without a token from which on they are counted; between two tokens fewer are usual
+MIN_SHOWN_S: Final = 0.001  # seconds from which on a part of a step is shown, unless it is a part of the answer
 _MAX_SENTENCE: Final = 300
 _MAX_NAME: Final = 40
 _MAX_REASON: Final = 120
+
+STEP_COLUMNS: Final = (
+    Column("#", 4, right=True),
+    Column("action", None, min_width=24),
+    Column("reward", 8, right=True, rank=1),
+    Column("done", 4, rank=3),
+    Column("model", 7, right=True, rank=2),
+    Column("env", 7, right=True, rank=4),
+    Column("tokens", 11, right=True, rank=5),
+)
+MAX_INDENT: Final = 12  # depth in the tree of spans from which on rows are not indented further
+MIN_LABELS: Final = 30  # columns from which on a time axis has a label in the middle
+_NUMBER_WIDTH: Final = 8
+"""Total width of the step number, the space before the action, and the warning sign for unsafe characters."""
+_TONES: Final[dict[str, Tone]] = {"environment": "accent", "agent": "good", "model": "good"}
+_EIGHTHS: Final = ("", *"▏▎▍▌▋▊▉")
+_MAX_NS: Final = 2**63  # largest absolute value of a timestamp, in nanoseconds; a larger one is clamped
+_MIN_WIDTH: Final = 8  # columns below which a line of a picture is cut, because its rows would be too short to read
+NO_PICTURE: Final[list[Line]] = [
+    [Cell("No picture of the environment.", "dim")],
+    [],
+    [Cell("It draws none, its server draws none, or", "dim")],
+    [Cell("the profile lacks episode.world: true.", "dim")],
+]
+NO_STEP_YET: Final[list[Line]] = [[Cell("The first step brings the first picture.", "dim")]]
+"""Shown while an episode runs whose first step has not ended."""
 
 
 def streaming_parts(answer: StreamingAnswer, waiting_s: float | None = None) -> list[Line]:
@@ -82,7 +113,6 @@ def fallback_note(episode: Episode) -> Line:
 
 
 def failover_text(failover: Failover) -> str:
-    """Describe a switch from failed endpoints to the next one, or the return to the first endpoint of the chain."""
     env, endpoint = failover.env or "?", _names([failover.endpoint])
     if not failover.failed:
         return f"{env}: {endpoint} responds again"
@@ -91,18 +121,16 @@ def failover_text(failover: Failover) -> str:
 
 
 def endpoint_state(endpoint: EndpointState) -> str:
-    """Return the state of an endpoint in one or two words, such as ``cooling down``."""
     if endpoint.status in ("down", "wrong") or endpoint.is_answering:
         return endpoint.status
     return "cooling down" if endpoint.rest_s is not None else "failed" if endpoint.failure is not None else "unknown"
 
 
 def tokens_text(tokens: Tokens) -> str:
+    prompt, completion = f"{format_count(tokens.prompt)} prompt", f"{format_count(tokens.completion)} completion"
     cached = f" ({format_count(tokens.cached)} cached)" if tokens.cached else ""
     reasoning = f" ({format_count(tokens.reasoning)} reasoning)" if tokens.reasoning else ""
-    return (
-        f"{format_count(tokens.prompt)} prompt{cached} + {format_count(tokens.completion)} completion{reasoning} tokens"
-    )
+    return f"{prompt}{cached} + {completion}{reasoning} tokens"
 
 
 def bottleneck_line(bottleneck: Bottleneck, width: int) -> Line:
@@ -118,10 +146,9 @@ def phases_text(phases: Phases) -> str:
     answer = (("queue", phases.queue), ("prefill", phases.prefill), ("decode", phases.decode))
     parts = [f"{name} {about}{format_duration(seconds)}" for name, seconds in answer if seconds is not None]
     unsplit = "before the first token" if parts else "model, not split"
-    rest = [("environment", phases.env), ("own", phases.own)]
-    before = [f"{unsplit} {format_duration(phases.unsplit)}"] if phases.unsplit >= MIN_SHOWN_S else []
-    after = [f"{name} {format_duration(seconds)}" for name, seconds in rest if seconds >= MIN_SHOWN_S]
-    return " · ".join([*before, *parts, *after])
+    rest = [(unsplit, phases.unsplit), ("environment", phases.env), ("own", phases.own)]
+    before, *after = [f"{name} {format_duration(time)}" if time >= MIN_SHOWN_S else "" for name, time in rest]
+    return " · ".join(filter(None, (before, *parts, *after)))
 
 
 def shares_line(steps: Iterable[StepState]) -> Line:
@@ -146,7 +173,7 @@ def _names(endpoints: Sequence[str | None]) -> str:
 
 
 def note_title(note: Note, what: str = "") -> str:
-    return " · ".join([f"{MARK}{what}", format_time(note.at), *([note.author] if note.author else [])])
+    return " · ".join(filter(None, (f"{MARK}{what}", format_time(note.at), note.author)))
 
 
 def note_line(note: Note) -> Line:
@@ -158,9 +185,8 @@ def tag_text(tags: Sequence[str]) -> str:
 
 
 def annotation_count(notes: Sequence[Note]) -> str:
-    """Return how many notes an episode and its steps have; an empty text without any."""
     n = sum(note.kind == "note" for note in notes)
-    return f"{MARK} {n:,} note{'s' * (n != 1)}" if n else ""
+    return f"{MARK} {pluralize(n, 'note')}" if n else ""
 
 
 def episode_flags(episode: ListedEpisode) -> Sequence[tuple[str, int | None]]:
@@ -168,3 +194,302 @@ def episode_flags(episode: ListedEpisode) -> Sequence[tuple[str, int | None]]:
     if isinstance(episode, Episode):
         return episode.found_flags
     return [(name, None) for name in episode.flags.split(",")] if episode.flags else []
+
+
+def is_are(env: str) -> bool:
+    return env.lower().startswith("are:")
+
+
+def app_and_function(name: str) -> str:
+    """Return the name of a tool, ``App__function``, as ``App · function``; any other name as it is."""
+    app, separator, function = name[:160].partition("__")
+    return f"{app} · {function}" if separator and app and function else name
+
+
+class StepRows:
+    """Steps of an episode as rows of ``columns``; consecutive steps that were not received form one row, a gap.
+
+    While the model answers in a running episode, the last row shows the streaming answer of the step in progress;
+    ``waiting_s`` returns for how many seconds its endpoint has sent nothing, None if that is not known.
+    """
+
+    def __init__(self, episode: Episode, waiting_s: Callable[[], float | None] = lambda: None) -> None:
+        self._waiting_s = waiting_s
+        self._is_are = is_are(episode.env)
+        self._noted = {note.step for note in episode.notes}
+        self._rows: list[StepState | tuple[int, int]] = []
+        next_index = 0
+        for step in episode.steps:
+            if step.index > next_index:
+                self._rows.append((next_index, step.index))
+            self._rows.append(step)
+            next_index = step.index + 1
+        if self._rows and not episode.running and episode.rounds > next_index:
+            self._rows.append((next_index, episode.rounds))
+            next_index = episode.rounds
+        self._streaming = episode.streaming if episode.running else None
+        self._next_index = next_index
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        """``STEP_COLUMNS``, the first with room for the highest step number."""
+        return (STEP_COLUMNS[0]._replace(width=max(4, len(str(self._next_index)))), *STEP_COLUMNS[1:])
+
+    def __len__(self) -> int:
+        return len(self._rows) + (self._streaming is not None)
+
+    def key(self, index: int) -> str:
+        row = self._rows[index] if index < len(self._rows) else None
+        return f"gap{row[0]}" if isinstance(row, tuple) else str(self._next_index if row is None else row.index)
+
+    def step(self, index: int) -> StepState | None:
+        """Return the step in a row; None for a gap or the step in progress."""
+        row = self._rows[index] if 0 <= index < len(self._rows) else None
+        return row if isinstance(row, StepState) else None
+
+    def line(self, index: int, width: int) -> Line:
+        row = self._rows[index] if index < len(self._rows) else None
+        if isinstance(row, StepState):
+            return _step_row(row, is_are=self._is_are, is_noted=row.index in self._noted)
+        if row is not None:
+            return [Cell(f"{row[0]}…", "dim"), Cell(f"{format_count(row[1] - row[0])} rounds not received", "warn")]
+        text = _streaming_text(self._streaming or StreamingAnswer(), width, self._waiting_s())
+        return [Cell(str(self._next_index), "dim"), Cell(text, "accent")]
+
+
+def _step_row(step: StepState, *, is_are: bool, is_noted: bool) -> Line:
+    calls = step.action.tool_calls
+    if is_are and calls:
+        text = f"{app_and_function(calls[0].name)} {calls[0].arguments[:200]}"
+    else:
+        text = (step.action.text or "").strip() or ", ".join(f"{it.name} {it.arguments[:200]}" for it in calls[:5])
+    text = f"{FALLBACK_MARK} " * bool(step.skipped_endpoints) + f"{MARK} " * is_noted + (text or "(nothing)")
+    action = Cell(text)
+    if not step.valid:
+        action = Cell(f"✗ invalid: {text}", "bad")
+    elif step.refused:
+        action = Cell(f"✗ refused: {text}", "warn")
+    tokens = f"{format_count(step.tokens.prompt)}+{format_count(step.tokens.completion)}" if step.tokens else UNKNOWN
+    return [
+        Cell(str(step.index), "dim"),
+        action,
+        Cell(format_reward(step.reward), "good" if step.reward > 0 else "bad" if step.reward < 0 else "dim"),
+        Cell("done", "accent") if step.done else Cell(""),
+        Cell(format_duration(step.model_s)),
+        Cell(format_duration(step.env_s)),
+        Cell(tokens, "dim"),
+    ]
+
+
+def _streaming_text(answer: StreamingAnswer, width: int, waiting_s: float | None) -> str:
+    """Return the end of a streaming answer; before the first token, name the endpoint that has not answered yet."""
+    call = answer.calls[-1] if answer.calls else None
+    tail = answer.text or answer.reasoning if call is None else f"{call.tool} {call.arguments}"
+    tail = tail[-2 * width :].strip().replace("\n", " ")
+    if not tail:
+        seconds = "" if waiting_s is None or waiting_s < MIN_SILENCE_S else f" · {format_time_left(waiting_s)}"
+        tail = f"waiting for {answer.endpoint}{seconds}" if answer.endpoint else ""
+    thinking = "thinking: " if answer.reasoning and not answer.text and call is None else ""
+    prefix = f"{FALLBACK_MARK} " * bool(answer.skipped_endpoints) + thinking
+    return prefix + cut_start(f"… {tail}", max(width - _NUMBER_WIDTH - display_width(prefix), 0))
+
+
+class _SpanRow(NamedTuple):
+    position: int
+    depth: int
+    attribute: str = ""  # part ``number`` of the texts of its attributes; "" in the row of the span itself
+    number: int = 0
+
+
+class SpanRows:
+    """Spans in any order as rows of a tree, those at the positions ``opened`` with rows of their attributes.
+
+    A span becomes a root if its parent is unknown or if it is part of a cycle.
+    """
+
+    def __init__(self, spans: Sequence[Span], opened: Collection[int] = ()) -> None:
+        self._spans = spans
+        self._order: list[_SpanRow] = []
+        for position, depth in _walk_tree(spans):
+            self._order.append(_SpanRow(position, depth))
+            texts = attribute_texts(spans[position]) if position in opened else ()
+            self._order += [_SpanRow(position, depth, text, number) for number, text in enumerate(texts)]
+        self._start = _clamp(min((span.start_ns for span in spans), default=0))
+        self._total = max(_clamp(max((span.end_ns for span in spans), default=0)) - self._start, 1)
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def line(self, index: int, width: int) -> Line:
+        return (self.name(index),) if self.is_attribute(index) else (self.name(index), self.duration(index))
+
+    def key(self, index: int) -> str:
+        """Return the id of a span and its position in the list; the untrusted id alone may not be unique."""
+        row = self._order[index]
+        key = f"{self._spans[row.position].id}.{row.position}"
+        return f"{key}/{row.number}" if row.attribute else key
+
+    def is_attribute(self, index: int) -> bool:
+        return bool(self._order[index].attribute)
+
+    def position(self, index: int) -> int | None:
+        """Return the position of a row's span in the given list; None past the last row."""
+        return self._order[index].position if index < len(self._order) else None
+
+    def name(self, index: int) -> Cell:
+        row = self._order[index]
+        span = self._spans[row.position]
+        indent = "  " * min(row.depth, MAX_INDENT)
+        if row.attribute:
+            return Cell(f"{indent}  · {row.attribute}", "dim")
+        if "error" in span.attributes:
+            return Cell(f"{indent}✗ {span.name} {span.attributes['error']}", "bad")
+        return Cell(f"{indent}{span.name}")
+
+    def bar(self, index: int, width: int) -> Cell:
+        span = self._spans[self._order[index].position]
+        start, end = _clamp(span.start_ns) - self._start, _clamp(span.end_ns) - self._start
+        left = min(start * width // self._total, width - 1)
+        full, rest = divmod(max(end - start, 0) * width * 8 // self._total, 8)
+        shape = ("█" * full + _EIGHTHS[rest])[: width - left] or _EIGHTHS[1]
+        tone: Tone = "bad" if "error" in span.attributes else _TONES.get(span.category, "dim")
+        return Cell(" " * left + shape, tone)
+
+    def duration(self, index: int) -> Cell:
+        span = self._spans[self._order[index].position]
+        return Cell(format_elapsed(_clamp(span.end_ns) - _clamp(span.start_ns)))
+
+    def axis(self, width: int) -> str:
+        middle, end = format_elapsed(self._total // 2), format_elapsed(self._total)
+        if not self._spans or width <= len(end):
+            return ""
+        left = f"0{middle:>{(width + len(middle)) // 2 - 1}}" if width >= MIN_LABELS else "0"
+        return f"{left}{end:>{width - len(left)}}"
+
+
+def attribute_texts(span: Span) -> list[str]:
+    """Return the attributes of a span as rows of untrusted text, broken after ``FOLD_WIDTH`` characters."""
+    lines = [line for name, value in span.attributes.items() for line in f"{name}: {value}".split("\n")]
+    return [line[at : at + FOLD_WIDTH] for line in lines for at in range(0, len(line), FOLD_WIDTH)]
+
+
+def spans_with(spans: Sequence[Span], expression: re.Pattern[str]) -> set[int]:
+    return {at for at, span in enumerate(spans) if any(map(expression.search, attribute_texts(span)))}
+
+
+def spans_text(spans: Sequence[Span], *, raw: bool) -> str:
+    """Return spans as an indented tree with durations; if ``raw``, return all fields of the spans as JSON."""
+    if raw:
+        from runner.util.safe_values import encode
+
+        return encode(spans).decode()
+    rows = SpanRows(spans)
+    return "\n".join(f"{rows.name(index).text}  {rows.duration(index).text}" for index in range(len(rows)))
+
+
+def format_elapsed(ns: int) -> str:
+    """Format a duration given in nanoseconds, such as ``12 µs``, ``3.4 ms`` and ``1.2 s``."""
+    if ns < 1_000_000:
+        return f"{max(ns, 0) / 1e3:.0f} µs"
+    return f"{ns / 1e6:.1f} ms" if ns < 10_000_000 else format_duration(ns / 1e9)
+
+
+def _clamp(ns: int) -> int:
+    return max(-_MAX_NS, min(ns, _MAX_NS))
+
+
+def _walk_tree(spans: Sequence[Span]) -> Iterator[tuple[int, int]]:
+    """Yield position and depth of each span, a parent before its children, siblings by their start times."""
+    by_start = sorted(range(len(spans)), key=lambda position: spans[position].start_ns)
+    ids = {span.id for span in spans}
+    children: defaultdict[int | None, list[int]] = defaultdict(list)
+    for position in reversed(by_start):
+        parent = spans[position].parent
+        children[parent if parent in ids else None].append(position)
+    visited: set[int] = set()
+    for root in (*reversed(children[None]), *by_start):
+        stack = [(root, 0)]
+        while stack:
+            position, depth = stack.pop()
+            if position not in visited:
+                visited.add(position)
+                yield position, depth
+                # popped: spans that share an id would list the same children once each
+                stack += ((child, depth + 1) for child in children.pop(spans[position].id, ()))
+
+
+def world_lines(packed: bytes, width: int = MAX_COLUMNS) -> list[Line]:
+    """Return the lines of a picture as it is stored, wrapped to ``width`` columns; a note if there is none."""
+    try:
+        cells = unpack_cells(msgspec.json.decode(packed or b"null"))
+    except (ValueError, RecursionError):
+        cells = None
+    if cells is None:
+        return NO_PICTURE
+    return [line for row in cells.rows for line in _wrapped(_picture_line(row), width)]
+
+
+def world_at(episode: Episode, step: int, *, before: bool = False) -> bytes:
+    """Return the stored picture of an episode after a step, or before it; empty if there is none."""
+    shown = step - before
+    if shown < 0:
+        return episode.reset_world
+    return next((each.world for each in reversed(episode.steps) if each.index == shown), b"")
+
+
+def ended_step(episode: Episode, step: int) -> int:
+    """Return a step, or the newest one that has ended while the model still answers; -1 is the reset."""
+    return min(step, episode.last_step_index)
+
+
+def step_world_lines(episode: Episode, step: int, width: int = MAX_COLUMNS, *, before: bool = False) -> list[Line]:
+    """Return the picture of an episode after a step, or before it, wrapped to ``width``; a note if there is none."""
+    if episode.running and not episode.steps and not episode.reset_world:
+        return NO_STEP_YET
+    return world_lines(world_at(episode, ended_step(episode, step), before=before), width)
+
+
+def world_title(episode: Episode, step: int, key: str) -> Line:
+    shown = ended_step(episode, step)
+    when = "after the reset" if shown < 0 else f"after step {shown}"
+    return [Cell("World", "head"), Cell(f" · {when} · {key}: transcript", "dim")]
+
+
+def world_heading(step: int, key: str, *, before: bool) -> Line:
+    """Return which picture is shown, and what the key ``key`` does; step -1 is the reset."""
+    if step < 0:
+        return [Cell("after the reset", "head")]
+    shown, other = ("before", "after") if before else ("after", "before")
+    return [Cell(f"{shown} step {step}", "head"), Cell(f" · {key}: {other} it", "dim")]
+
+
+def has_pictures(episode: Episode) -> bool:
+    return bool(episode.reset_world) or any(step.world for step in episode.steps)
+
+
+def _picture_line(row: CellRow) -> Line:
+    cells = [Cell(run.text, cast(Tone, f"{run.color}-{run.fill}" if run.fill else run.color)) for run in row]
+    if display_width("".join(cell.text for cell in cells)) == line_width(cells):
+        return cells
+    # A terminal joins characters across runs, such as flags, so the runs would not be where they are drawn.
+    return [Cell("".join(run.text for run in row))]
+
+
+def _wrapped(line: Line, width: int) -> Iterator[Line]:
+    """Yield the rows of a line; those that continue it are indented as it is."""
+    text = "".join(cell.text for cell in line)
+    indent = len(text) - len(text.lstrip(" "))
+    if display_width(text) <= width or width - indent < _MIN_WIDTH:
+        yield line
+        return
+    for start, stop in wrap_offsets(text[indent:], width - indent):
+        yield [Cell(" " * indent), *part_of(line, indent + start, indent + stop)]
+
+
+def part_of(line: Sequence[Cell], start: int, stop: int) -> Iterator[Cell]:
+    """Yield the part of a line between two offsets in the joined texts of its cells."""
+    offset = 0
+    for cell in line:
+        if offset < stop and offset + len(cell.text) > start:
+            yield cell._replace(text=cell.text[max(start - offset, 0) : stop - offset])
+        offset += len(cell.text)

@@ -38,10 +38,8 @@ ENV_COLUMNS: Final = (
     Column("memory", 8, right=True, rank=7),
     Column("tier", 11, rank=8),
 )
-MAX_DETAIL: Final = 160
-"""Maximum number of characters shown of the cause of a problem, or of a note."""
-MAX_AGENT: Final = 9
-"""Largest width of the name of a baseline agent behind its success rate, in cells."""
+MAX_DETAIL: Final = 160  # characters shown of the cause of a problem, or of a note
+MAX_AGENT: Final = 9  # largest width of the name of a baseline agent behind its success rate, in cells
 _HEALTH: Final[dict[str, tuple[str, Tone]]] = {
     "up": ("● up", "good"),
     "embedded": ("● embedded", "good"),
@@ -104,13 +102,11 @@ class EnvironmentRows:
 
 
 def no_environments(store: RunStore) -> str:
-    """Return why there is no environment to run."""
-    is_loaded = bool(store.agents)  # a node that has answered lists at least the agents of the package
-    return "the node's profile has no environments; add them" if is_loaded else "environments not loaded yet"
+    """Return why there is no environment to run; a node that has answered lists at least its package's agents."""
+    return "the node's profile has no environments; add them" if store.agents else "environments not loaded yet"
 
 
 def health_label(status: str | None) -> tuple[str, Tone]:
-    """Return the label and the tone of the health of an environment."""
     return _HEALTH.get(status or "", _HEALTH["unknown"])
 
 
@@ -147,17 +143,14 @@ def environments_title(store: RunStore, selected: str, width: int) -> Line:
 
 
 def steps_title(store: RunStore, episode: Episode | None, key: str, width: int) -> Line:
-    """Return a description of the watched episode."""
-    if episode is None:
-        return justify(episode_line(store, None, width), [], width)
-    note = _not_following(key) or [Cell("following", "dim")]
-    return justify(episode_line(store, episode, max(width - line_width(note) - 2, 0)), note, width)
+    note = (_not_following(key) or [Cell("following", "dim")]) if episode else []
+    return justify(episode_line(store, episode, max(width - line_width(note) - 2 * bool(note), 0)), note, width)
 
 
 def transcript_title(episode: Episode, index: int, key: str, width: int, waiting_s: float | None = None) -> Line:
     """Return the index of the shown step and a description of its answer; ``waiting_s`` as in ``streaming_parts``."""
     note = _not_following(key)
-    room = max(width - line_width(note) - (2 if note else 0), 0)
+    room = max(width - line_width(note) - 2 * bool(note), 0)
     parts = [_title("Transcript", f"step {index}"), *answer_parts(episode, index, waiting_s)]
     return justify(join_parts(parts, room), note, width)
 
@@ -172,7 +165,6 @@ def rewards_title(env: str, width: int) -> Line:
 
 
 def notice_line(notice: FeedNotice | None, width: int) -> Line:
-    """Return the latest notice about the bus subscription; an empty line if there is none."""
     if notice is None:
         return []
     times = [Cell(f" ({format_count(notice.n)})", "dim")] if notice.n > 1 else []
@@ -196,10 +188,8 @@ def _not_following(key: str) -> list[Cell]:
 
 # The plot of the rewards and the moving success rate of an environment's newest episodes.
 
-SUCCESS_RATE_WINDOW: Final = 20
-"""Number of episodes that the moving success rate covers."""
-MAX_PLAYER: Final = 20
-"""Largest width of the name of a baseline agent in the legend, in cells."""
+SUCCESS_RATE_WINDOW: Final = 20  # number of episodes that the moving success rate covers
+MAX_PLAYER: Final = 20  # largest width of the name of a baseline agent in the legend, in cells
 _LABEL_WIDTH: Final = 8
 _EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
 
@@ -221,12 +211,12 @@ def column_chart(values: Sequence[float], width: int, height: int, low: float, h
 
 
 def value_range(values: Sequence[float]) -> tuple[float, float]:
-    """Return the lowest and the highest value to plot. The range includes all values, 0 and 1."""
+    """Return the limits of a plot, which include 0 and 1."""
     return min(0.0, *values, 0.0), max(1.0, *values, 1.0)
 
 
 def moving_success_rate(successes: Sequence[bool], window: int) -> list[float]:
-    """Return one success rate per episode: the rate of the ``window`` episodes that end with this episode."""
+    """Return for each episode the rate of the ``window`` episodes that end with it."""
     recent = [successes[max(end - window, 0) : end] for end in range(1, len(successes) + 1)]
     return [sum(each) / len(each) for each in recent]
 
@@ -282,10 +272,8 @@ _WATCH_STEPS: Final = (
     ("agentgym-tui watch --nats URL", "docs/watching.md has more"),
 )
 """What to do where a bus cannot be reached, and the effect."""
-MAX_ENVS: Final = 12
-MAX_MODELS: Final = 4
-MAX_ROWS: Final = 12
-"""Maximum number of rows of one missing item or reason."""
+MAX_ENVS, MAX_MODELS = 12, 4
+MAX_ROWS: Final = 12  # rows of one missing item or reason
 
 
 class MissingItem(NamedTuple):
@@ -318,9 +306,8 @@ def _headline(store: RunStore, key: Callable[[str], str], read_only: str) -> str
     if store.n_stored:
         stored = pluralize(store.n_stored, "stored episode")
         return f"Nothing is running; {key('app.episodes')} lists {stored}{ending}"
-    if store.n_stored is None:
-        return f"{'No messages yet' if read_only else 'Nothing is running yet'}{ending}"
-    return f"Nothing has been run yet{ending}"
+    unknown = "No messages yet" if read_only else "Nothing is running yet"
+    return (unknown if store.n_stored is None else "Nothing has been run yet") + ending
 
 
 def _link_items(store: RunStore, key: Callable[[str], str], read_only: str) -> Iterator[MissingItem]:

@@ -1,4 +1,4 @@
-"""The screen of one episode: its steps, and views such as the transcript of the selected step, the trace, the file."""
+"""The screen of one episode, its steps beside views such as the transcript, and the one that compares two episodes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,23 @@ from textual.app import ComposeResult
 from agentgym_tui.commands import bindings
 from agentgym_tui.config import UiState
 from agentgym_tui.presenters.cells import Line
-from agentgym_tui.presenters.episode import episode_heading, has_last_line
+from agentgym_tui.presenters.episode import (
+    ALIGNED_COLUMNS,
+    AlignedRows,
+    aligned_step_lines,
+    alignment_heading,
+    episode_heading,
+    has_last_line,
+)
 from agentgym_tui.presenters.episode_facts import shares_line
 from agentgym_tui.presenters.payload import pretty_json
 from agentgym_tui.presenters.transcript import JUMPS, Jump, step_to_jump
-from agentgym_tui.safe_text import sanitize_message, sanitize_text
+from agentgym_tui.safe_text import masked_line, sanitize_message, sanitize_text
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ConsoleScreen
-from agentgym_tui.screens.compare import mark_or_compare
 from agentgym_tui.screens.dialogs.curate import edit_tags
 from agentgym_tui.screens.episode_views import STEP, WHOLE, EpisodeTabs
 from agentgym_tui.services import ExportError, copy_to_clipboard, export_episode, start_worker, toast
+from agentgym_tui.sessions.episode_files import record_from_bytes
 from agentgym_tui.sessions.library import FoundLine, TextHits
 from agentgym_tui.sessions.session import (
     EpisodeLoadError,
@@ -35,41 +42,40 @@ from agentgym_tui.sessions.session import (
     load_file,
     load_notes,
 )
-from agentgym_tui.state.episode_list import EpisodeList, ListEntry, UnreadableFile
+from agentgym_tui.state.episode_list import EpisodeList, ListEntry, UnreadableFile, exact_terms
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.terminal import Program, ProgramError, program_command, show_in_program
 from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.find_bar import FindBar
 from agentgym_tui.widgets.key_bar import KeyBar
-from agentgym_tui.widgets.lists import LineList, StaticLines
+from agentgym_tui.widgets.lists import LineList, StaticLines, WrappedText
 from agentgym_tui.widgets.payload_view import TextView
 from agentgym_tui.widgets.split import Share, Split
+from agentgym_tui.widgets.table import Table
 from agentgym_tui.widgets.transcript import StepTable
+from runner.errors import StoreError
 from runner.util.clock import is_ulid
 
 if TYPE_CHECKING:
     from textual.app import App
 
+    from runner.results.alignment import AlignedEpisodes, AlignedStep
     from runner.types.notes import Note
 
 SHARES: Final = (
     Share("steps", "episode.wide.steps", "width", 15, 80, "-wide"),
     Share("steps", "episode.narrow.steps", "height", 15, 80, "-narrow"),
 )
-FROM_END: Final = ("observation", "error")
-"""Kinds of texts that come last in a step, where the texts before may repeat them."""
-CLEAR_AFTER_S: Final = 0.2
-"""Seconds after which the previous episode is cleared while the next one is loading."""
+COMPARE_SHARES: Final = (Share("aligned", "compare.steps", "height", 15, 80, ""),)
+FROM_END: Final = ("observation", "error")  # texts that come last in a step, where the texts before may repeat them
+CLEAR_AFTER_S: Final = 0.2  # seconds after which the previous episode is cleared while the next one is loading
 STILL_RUNNING: Final = "this episode is still running; its file is written when it ends"
 
 
 class EpisodeScreen(ConsoleScreen[str]):
     """A screen that shows one episode; its result is the key of the episode shown last.
 
-    Args:
-        key: key of the episode in ``episodes``, which has the next and the previous one; by default that of the store.
-        hits: the search whose lines the keys of ``hit`` go through; None for none.
-        at: the found line that is shown first; by default the first one of the episode.
+    ``episodes`` has the next and the previous one, ``hits`` the lines that the keys of ``hit`` go through, from ``at``.
     """
 
     SCOPE = "episode"
@@ -87,12 +93,10 @@ class EpisodeScreen(ConsoleScreen[str]):
         at: FoundLine | None = None,
     ) -> None:
         super().__init__()
-        self._hits, self._hit = hits, at
         if hits is not None:
             add_bindings(self, bindings("hit"))
+        self._session, self._key, self._hits, self._hit = session, key, hits, at
         self._ui_state = ui_state or UiState()
-        self._session = session
-        self._key = key
         self._episodes = episodes or EpisodeList()
         self._episodes.update_live(session.store.episodes.values())
         self._loaded: LoadedEpisode | None = None
@@ -145,17 +149,14 @@ class EpisodeScreen(ConsoleScreen[str]):
             self.leave(self._key)
 
     def action_neighbor(self, by: int) -> None:
-        """Show the episode ``by`` rows after this one in the list."""
         if (key := self._episodes.neighbor(self._key, by)) is None:
             self.toast("this is the last episode" if by > 0 else "this is the first episode")
         else:
             self._open(key)
 
     def action_tab(self, tab: str) -> None:
-        """Show the tab with id ``tab``."""
         self._views.select_tab(tab)
-        if self._find.is_open:
-            self._find.search_again()
+        self._search_again()
 
     def action_copy(self, raw: bool = False) -> None:
         """Copy the text of the shown tab; visible symbols replace control characters unless ``raw`` is True."""
@@ -166,43 +167,34 @@ class EpisodeScreen(ConsoleScreen[str]):
         copy_to_clipboard(self.app, str(self._path or self._key), raw=False)
 
     def action_compare(self) -> None:
-        """Mark the episode, or compare it with the marked one."""
         if not isinstance(self._entry, UnreadableFile):
             mark_or_compare(self, self._session, self._key, self._ui_state)
 
     def action_tag(self) -> None:
-        """Edit the tags and notes of the episode."""
         edit_tags(self, self._session, self._entry, on_change=self._show_notes)
 
     def action_note(self) -> None:
-        """Edit the tags and notes of the selected step."""
         if self._loaded is not None:
             edit_tags(self, self._session, self._entry, self._steps.step, self._show_notes)
 
     def action_export(self) -> None:
-        """Write the episode's file to the working directory."""
         self._file.export()
 
     def action_outside(self, program: Program) -> None:
-        """Open a copy of the episode's file in the pager or editor."""
         self._file.open_outside(program)
 
     def action_events(self) -> None:
-        """Request the bus messages of this episode."""
         self.post_message(self.EventsRequested(self._key))
-
-    # The found lines of a search in all episodes.
 
     def action_hit(self, by: int) -> None:
         """Go to the next (1) or previous (-1) line with the words that were searched for, or to the current one (0)."""
         start_worker(self, partial(self._find_hit, by), group="hit", exclusive=True)
 
     async def _find_hit(self, by: int) -> None:
-        """Find the line, open its episode if it is another one, and show the line."""
-        hits, key = self._hits, self._key
-        hit = self._hit if self._hit is not None and self._hit.episode_id == key else None
-        if hits is None:
+        if (hits := self._hits) is None:
             return
+        key = self._key
+        hit = self._hit if self._hit is not None and self._hit.episode_id == key else None
         if by:
             found = await asyncio.to_thread(hits.beyond, key, hit.number if hit is not None else -1, by)
         else:
@@ -219,8 +211,6 @@ class EpisodeScreen(ConsoleScreen[str]):
                 words = re.compile("|".join(each.pattern for each in hits.expressions), re.IGNORECASE)
                 self._views.find(words, found.hit.line, from_end=found.hit.kind in FROM_END)
 
-    # The search in a view, jumps between steps, and folded kinds of texts.
-
     def action_find(self) -> None:
         """Search the view; a transcript of one step becomes that of the whole episode."""
         if self._views.tab == STEP:
@@ -230,11 +220,10 @@ class EpisodeScreen(ConsoleScreen[str]):
         self._find.open()
 
     def action_match(self, by: int) -> None:
-        """Go to the next (1) or previous (-1) line with the words."""
         self._find.go(by)
 
     @on(TextView.TextShown)
-    def _text_shown(self) -> None:
+    def _search_again(self) -> None:
         if self._find.is_open:
             self._find.search_again()
 
@@ -250,7 +239,6 @@ class EpisodeScreen(ConsoleScreen[str]):
             self._restore_keys = None
 
     def action_fold(self, kinds: str) -> None:
-        """Fold, hide or show kinds of texts in the whole episode."""
         if not self._views.fold(kinds):
             self.toast(f"no texts of the kind: {kinds}")
 
@@ -287,8 +275,6 @@ class EpisodeScreen(ConsoleScreen[str]):
     def _path(self) -> Path | None:
         loaded = self._loaded
         return loaded.path if loaded is not None and loaded.episode.episode_id == self._key else None
-
-    # Loading and showing.
 
     def _current_context(self) -> tuple[object, ...]:
         """Return what decides whether an episode that could not be loaded may be loaded now."""
@@ -352,22 +338,19 @@ class EpisodeScreen(ConsoleScreen[str]):
                 self._show_notes(notes)
 
     def _show_notes(self, notes: Sequence[Note]) -> None:
-        """Show the tags and notes that the episode has now."""
         if self._loaded is not None and self.is_attached and notes != self._loaded.episode.notes:
             self._loaded.episode.notes = notes
             self._show(self._loaded)
 
     def _show_heading(self, state: str) -> None:
-        self._state, entry, path = state, self._entry, self._path
-        tags = self._session.store.tags.get(self._key, ())
+        self._state, entry, path, store = state, self._entry, self._path, self._session.store
+        tags = store.tags.get(self._key, ())
         shares = shares_line(self._loaded.episode.steps) if self._loaded else []
         index = self._episodes.place_of(self._key)
         position = "" if index is None else f"{index + 1:,} of {len(self._episodes.shown):,}"
-
-        def make_lines(width: int) -> list[Line]:
-            return episode_heading(entry, state, position, width, path, tags, shares, self._session.store.currency)
-
-        self._heading.show(make_lines)
+        self._heading.show(
+            lambda width: episode_heading(entry, state, position, width, path, tags, shares, store.currency)
+        )
         self.set_class(has_last_line(entry, shares), "-four-lines")
 
 
@@ -383,7 +366,6 @@ class EpisodeFile:
         self._app, self._session, self._entry, self._key, self._shown = app, session, entry, key, shown
 
     def export(self) -> None:
-        """Write the file to the working directory, in the background."""
         start_worker(self._app, self._export, group="export")
 
     def open_outside(self, program: Program) -> None:
@@ -421,3 +403,95 @@ class EpisodeFile:
         else:
             if is_changed:
                 toast(self._app, "your changes were made to a copy and are discarded")
+
+
+class CompareScreen(ConsoleScreen[None]):
+    """Two episodes, A and B, aligned by step; starts at the first step that differs."""
+
+    SCOPE = "compare"
+    AUTO_FOCUS = "#aligned"
+
+    def __init__(self, session: Session, keys: tuple[str, str], ui_state: UiState) -> None:
+        super().__init__()
+        self._session, self._keys, self._ui_state = session, keys, ui_state
+        self._loaded: list[LoadedEpisode] = []
+        self._aligned: AlignedEpisodes | None = None
+        self._failure = ""
+        self._table = Table(ALIGNED_COLUMNS, id="aligned")
+        self._texts = WrappedText(lambda width: aligned_step_lines(self._selected, width), id="texts")
+
+    def compose(self) -> ComposeResult:
+        yield StaticLines(self._heading_lines, id="heading")
+        with Split(COMPARE_SHARES, self._ui_state.sizes, id="comparison"):
+            yield self._table
+            yield self._texts
+        yield KeyBar(self.SCOPE, self._session)
+
+    def on_mount(self) -> None:
+        start_worker(self, self._load, group="load", exclusive=True)
+
+    def selected_env(self) -> str:
+        return self._loaded[0].episode.env if self._loaded else ""
+
+    def action_back(self) -> None:
+        self.leave()
+
+    def action_open_side(self, side: int) -> None:
+        """Open episode A (0) or B (1); the next and the previous ones are the two."""
+        self.post_message(self.OpenEpisode(self._keys[side], exact_terms(id=self._keys)))
+
+    def action_difference(self, by: int) -> None:
+        """Go to the next (1) or previous (-1) step that differs."""
+        steps = self._aligned.steps if self._aligned else []
+        rows = [row for row, step in enumerate(steps) if step.differences]
+        beyond = [row for row in rows if (row - self._table.cursor) * by > 0]
+        if beyond:
+            self._table.move_to(beyond[0] if by > 0 else beyond[-1])
+        else:
+            self.toast("this is the last difference" if by > 0 else "this is the first difference")
+
+    async def _load(self) -> None:
+        try:
+            self._loaded = [await load_file(self._session, None, key) for key in self._keys]
+            self._aligned = await asyncio.to_thread(_align, self._loaded)
+        except (EpisodeLoadError, StoreError) as exc:
+            self._failure = f"the episodes cannot be compared: {masked_line(exc)}"
+        if not self.is_attached:  # the screen was closed meanwhile
+            return
+        self.show_lines("heading")
+        if self._aligned is not None:
+            self._table.show(AlignedRows(self._aligned), follow=False)
+            self._table.move_to(self._aligned.divergence or 0)
+        self._step_selected()
+
+    def _heading_lines(self, width: int) -> list[Line]:
+        return alignment_heading([each.episode for each in self._loaded], self._aligned, width, failure=self._failure)
+
+    @property
+    def _selected(self) -> AlignedStep | None:
+        row = self._table.cursor
+        steps = self._aligned.steps if self._aligned else []
+        return steps[row] if 0 <= row < len(steps) else None
+
+    @on(LineList.CursorMoved, "#aligned")
+    def _step_selected(self) -> None:
+        self._texts.set_lines(lambda width: aligned_step_lines(self._selected, width))
+
+
+def _align(loaded: Sequence[LoadedEpisode]) -> AlignedEpisodes:
+    from runner.results.alignment import align
+
+    left, right = (record_from_bytes(each.data or b"", Path("episode.json")) for each in loaded)
+    return align(left, right)
+
+
+def mark_or_compare(screen: ConsoleScreen[Any], session: Session, key: str, ui_state: UiState) -> None:
+    """Mark the episode ``key`` in the session's store for a comparison; if another one is marked, compare the two."""
+    marked, session.store.marked_episode = session.store.marked_episode, ""
+    if marked and marked != key:
+        screen.app.push_screen(CompareScreen(session, (marked, key), ui_state))
+    elif marked:
+        screen.toast("no episode is marked any more")
+    else:
+        session.store.marked_episode = key
+        screen.toast(f"{key} is marked: compare it with another one")

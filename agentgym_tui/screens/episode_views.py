@@ -18,11 +18,9 @@ from textual.widgets import ContentSwitcher
 
 from agentgym_tui.commands import Registry, keymap_of
 from agentgym_tui.presenters.cells import Cell, Line, join_parts
-from agentgym_tui.presenters.chat_blocks import Block, evaluation_blocks
-from agentgym_tui.presenters.episode_facts import answer_parts
-from agentgym_tui.presenters.payload import TextRows, pretty_json
-from agentgym_tui.presenters.steps import (
+from agentgym_tui.presenters.episode_facts import (
     NO_PICTURE,
+    answer_parts,
     ended_step,
     has_pictures,
     spans_text,
@@ -30,10 +28,13 @@ from agentgym_tui.presenters.steps import (
     step_world_lines,
     world_heading,
 )
+from agentgym_tui.presenters.payload import TextRows, pretty_json
 from agentgym_tui.presenters.transcript import (
     FOLDS,
+    Block,
     StepBlocks,
     WholeEpisode,
+    evaluation_blocks,
     failure_blocks,
     missing_file_text,
     step_blocks,
@@ -50,29 +51,19 @@ from runner.types.cells import MAX_COLUMNS
 
 STEP, WHOLE = "transcript", "whole"
 """Ids of the views of a step's transcript, and of the whole episode."""
-N_AT_ONCE: Final = 100
-"""Number of steps that are added to the whole episode at a time, within a thirtieth of a second."""
+N_AT_ONCE: Final = 100  # number of steps that are added to the whole episode at a time, within a thirtieth of a second
 PAUSE_S: Final = 0.005
-_NOTE_WIDTH: Final = 120
-"""Columns of the note right of the tabs."""
+_NOTE_WIDTH: Final = 120  # columns of the note right of the tabs
 
 
 class ShownEpisode(NamedTuple):
-    """What the views of an episode show.
-
-    Attributes:
-        key: key of the episode.
-        loaded: the episode; None if it is not loaded.
-        failure: why the episode could not be loaded, untrusted text; "" if it could.
-        step: index of the selected step.
-        follow: whether to stay at the end while the step grows.
-    """
+    """What the views of an episode show."""
 
     key: str = ""
     loaded: LoadedEpisode | None = None
-    failure: str = ""
-    step: int = 0
-    follow: bool = False
+    failure: str = ""  # why the episode could not be loaded, untrusted text
+    step: int = 0  # index of the selected step
+    follow: bool = False  # whether to stay at the end while the step grows
 
     @property
     def episode(self) -> Episode | None:
@@ -93,8 +84,7 @@ class ShownEpisode(NamedTuple):
 class EpisodeContent:
     """What a view shows of an episode in ``widget``, a list whose id is that of the view's entry in the registry."""
 
-    shows_step = False
-    """Whether the content depends on the selected step."""
+    shows_step = False  # whether the content depends on the selected step
 
     def __init__(self, widget: LineList) -> None:
         self.widget = widget
@@ -167,13 +157,11 @@ class EpisodeTranscript(EpisodeContent):
         self._transcript = Transcript(id=id)
         super().__init__(self._transcript)
         self._steps, self._whole = StepBlocks(), WholeEpisode([], {}, set())
-        self._folded: set[str] = set()
-        self._hidden: set[str] = set()
+        self._folded, self._hidden = set[str](), set[str]()
         self._episode: Episode | None = None
         self._drawn: tuple[object, ...] | None = None
-        self._place: tuple[str, int] = ("", 0)
-        self._shown = ShownEpisode()
-        self._n_steps = 0
+        self._place = ("", 0)
+        self._shown, self._n_steps = ShownEpisode(), 0
 
     def show(self, shown: ShownEpisode) -> None:
         if shown.key != self._place[0]:
@@ -193,8 +181,8 @@ class EpisodeTranscript(EpisodeContent):
     @property
     def _n_left(self) -> int:
         """Number of steps that are not shown yet."""
-        loaded = self._shown.loaded
-        return 0 if loaded is None else max(len(loaded.episode.steps) - self._n_steps, 0)
+        steps = self._shown.loaded.episode.steps if self._shown.loaded else ()
+        return max(len(steps) - self._n_steps, 0)
 
     async def _show_others(self) -> None:
         """Add the other steps, a part at a time, so that keys are handled meanwhile; the end stays at the end."""
@@ -212,28 +200,26 @@ class EpisodeTranscript(EpisodeContent):
 
     def note(self, shown: ShownEpisode, key: Callable[[str], str]) -> Line:
         there = [name for name in FOLDS if self._whole.kinds.intersection(FOLDS[name])]
-        parts = {"hidden": self._hidden, "folded": self._folded}
-        texts = {what: ", ".join(filter(names.__contains__, there)) for what, names in parts.items()}
-        return [Cell(" · ".join(f"{what}: {text}" for what, text in texts.items() if text), "dim")]
+        named = (("hidden", self._hidden.intersection(there)), ("folded", self._folded.intersection(there)))
+        parts = (f"{what}: {', '.join(name for name in there if name in names)}" for what, names in named if names)
+        return [Cell(" · ".join(parts), "dim")]
 
     def fold(self, name: str) -> bool:
         """Fold the blocks of a name of ``FOLDS``, then hide them, then show them again; return False without any."""
         self._n_steps += self._n_left
         self._blocks(self._shown)
-        if not self._whole.kinds.intersection(FOLDS[name]):
-            return False
-        if name in self._folded:
+        is_there = bool(self._whole.kinds.intersection(FOLDS[name]))
+        if is_there and name in self._folded:
             self._folded.remove(name)
             self._hidden.add(name)
-        elif name in self._hidden:
+        elif is_there and name in self._hidden:
             self._hidden.remove(name)
-        else:
+        elif is_there:
             self._folded.add(name)
-        return True
+        return is_there
 
     @property
     def step_in_view(self) -> int | None:
-        """Index of the step under the cursor; None without steps."""
         return self._whole.step_of(self._transcript.block_in_view)
 
     def unfold_matches(self, shown: ShownEpisode, expression: re.Pattern[str]) -> bool:
@@ -371,34 +357,23 @@ class EpisodeEvaluation(EpisodeContent):
 
 
 class EpisodeView(NamedTuple):
-    """A view of an episode: a tab.
-
-    Attributes:
-        id: the id; its command's action is ``tab('ID')``.
-        command: id of the command whose key selects the tab.
-        content: makes the content for the id.
-        is_listed: returns whether the tab is listed for a loaded episode; its key works for every episode.
-    """
+    """A view of an episode: a tab."""
 
     id: str
     title: str
-    command: str
-    content: Callable[[str], EpisodeContent]
-    is_listed: Callable[[Episode | None], bool] = lambda episode: True
+    command: str  # id of the command whose key selects the tab; its action is ``tab('ID')``
+    content: Callable[[str], EpisodeContent]  # makes the content for the id
+    is_listed: Callable[[Episode], bool] | None = None  # without it every episode has the tab; its key works always
 
 
 EPISODE_VIEWS: Final = Registry(
     EpisodeView(STEP, "Transcript", "episode.transcript", StepTranscript),
     EpisodeView(WHOLE, "All", "episode.whole", EpisodeTranscript),
-    EpisodeView("world", "World", "episode.world", EpisodeWorld, lambda each: each is not None and has_pictures(each)),
+    EpisodeView("world", "World", "episode.world", EpisodeWorld, has_pictures),
     EpisodeView("trace", "Trace", "episode.trace", EpisodeTrace),
     EpisodeView("json", "JSON", "episode.json", EpisodeJson),
     EpisodeView(
-        "evaluation",
-        "Evaluation",
-        "episode.evaluation",
-        EpisodeEvaluation,
-        lambda each: each is not None and each.evaluation is not None,
+        "evaluation", "Evaluation", "episode.evaluation", EpisodeEvaluation, lambda each: bool(each.evaluation)
     ),
 )
 """The views in the order of their tabs; the first one is selected at first, and shows why an episode is missing."""
@@ -423,7 +398,6 @@ class EpisodeTabs(Vertical):
 
     @property
     def tab(self) -> str:
-        """Id of the current tab."""
         return self._switcher.current or STEP
 
     def select_tab(self, tab: str) -> None:
@@ -435,7 +409,7 @@ class EpisodeTabs(Vertical):
         self.post_message(self.TabShown())
 
     def show(self, key: str, loaded: LoadedEpisode | None, failure: str = "") -> None:
-        """Show an episode; if it could not be loaded, show ``failure``, the cause as untrusted text."""
+        """Show an episode, or ``failure``, why it could not be loaded as untrusted text."""
         self._shown = self._shown._replace(key=key, loaded=loaded, failure=failure)
         self._bar.set_tabs(self._tabs)
         if not self._content.shows_step:  # the step is selected next
@@ -461,7 +435,6 @@ class EpisodeTabs(Vertical):
 
     @property
     def view(self) -> LineList:
-        """The list of the current tab."""
         return self._content.widget
 
     def fold(self, kinds: str) -> bool:
@@ -504,7 +477,7 @@ class EpisodeTabs(Vertical):
         return [
             Tab(view.id, view.title, view.command)
             for view in EPISODE_VIEWS
-            if view.is_listed(episode) or view.id == self.tab
+            if view.is_listed is None or (episode and view.is_listed(episode)) or view.id == self.tab
         ]
 
     def _fill(self) -> None:

@@ -1,27 +1,39 @@
-"""The live screen: environments, and the running episode with its steps, transcript, trace and rewards."""
+"""The live screen: the environments beside one episode with its steps, transcript, trace and rewards, each a pane."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Literal, NamedTuple, TypeVar
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
+from textual.containers import Vertical
 
-from agentgym_tui.commands import keymap_of
+from agentgym_tui.commands import Registry, keymap_of
+from agentgym_tui.config import UiState
 from agentgym_tui.presenters.bottleneck import present_bottleneck
 from agentgym_tui.presenters.cells import Cell, Line
-from agentgym_tui.presenters.episode_facts import bottleneck_line
-from agentgym_tui.presenters.live import notice_line
+from agentgym_tui.presenters.episode_facts import bottleneck_line, ended_step, step_world_lines, world_at, world_title
+from agentgym_tui.presenters.live import (
+    ENV_COLUMNS,
+    EnvironmentRows,
+    environments_title,
+    notice_line,
+    rewards_title,
+    steps_title,
+    trace_title,
+    transcript_title,
+    welcome_lines,
+)
 from agentgym_tui.presenters.machine import MachineView, machine_summary
 from agentgym_tui.presenters.run_rows import ended_line
 from agentgym_tui.presenters.status_line import progress_line, status_lines
 from agentgym_tui.presenters.text_width import LIST_MARGIN
+from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ScreenContext
 from agentgym_tui.screens.control import ControlScreen, needs_node
-from agentgym_tui.screens.live_panes import LivePanes
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.run_commands import MAX_TOAST_CHARS, unfinished_batches
 from agentgym_tui.sessions.session import EpisodeLoadError, load_episode
@@ -29,23 +41,398 @@ from agentgym_tui.state.batches import BatchRun
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar
-from agentgym_tui.widgets.lists import LineList, StaticLines
+from agentgym_tui.widgets.lists import LineList, StaticLines, WrappedText
+from agentgym_tui.widgets.split import Share, Split, unzoom
+from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.transcript import RewardPlot, StepTable, Transcript, Waterfall
 from runner.events.control import ServerInfo
 
-HEIGHT_BREAKPOINTS: Final = [(0, "-short"), (32, "-high")]
-"""Sizes at which the arrangement of the screen changes."""
+HEIGHT_BREAKPOINTS: Final = [(0, "-short"), (32, "-high")]  # sizes at which the arrangement of the screen changes
+ENVIRONMENTS_KEY: Final = "environments"  # id of the table; also the key of its order in the UI state
+WORLD_KEY: Final = "world"
+"""Id of the picture of the environment, and class of the panes while they show it instead of the transcript."""
+SIDE_SHARES: Final = (
+    Share("left", "live.wide.left", "width", 20, 80, "-wide"),
+    Share("left", "live.narrow.left", "height", 40, 80, "-narrow"),
+)
 _TITLE: Final = (Cell("Live", "head"), Cell(" · ", "dim"))
 _INDENT: Final = Cell("       ")
-_MAX_REASON_LINES: Final = 3
-"""Status lines that may explain why the node cannot be reached."""
+_MAX_REASON_LINES: Final = 3  # status lines that may explain why the node cannot be reached
+
+
+class PaneTitle(StaticLines):
+    """The title line of a pane, with a bar at the left while the pane has the focus."""
+
+    def mark(self, index: int) -> str:
+        return "▌" if isinstance(self.parent, LivePane) and self.parent.has_class("-focused") else " "
+
+
+class LivePane(Vertical):
+    """A pane of the live screen: the list ``view`` under a title; the id of the list is that of the pane's entry.
+
+    It is drawn again only if its content has changed.
+    """
+
+    BLANK = True  # fully covered by children; Textual need not draw the background
+
+    def __init__(self, view: LineList) -> None:
+        super().__init__(id=f"{view.id}-pane")
+        self.view, self._title = view, PaneTitle()
+        self._drawn_version: object = None
+
+    def compose(self) -> ComposeResult:
+        yield self._title
+        yield self.view
+
+    def on_descendant_focus(self) -> None:
+        self.add_class("-focused")
+        self._title.refresh()
+
+    def on_descendant_blur(self) -> None:
+        self.remove_class("-focused")
+        self._title.refresh()
+
+    def draw(self, live: LivePanes, *, time_only: bool = False) -> None:
+        """Draw the title, and the content if it has changed; ``time_only``: also what changes with the time alone."""
+        previous, self._drawn_version = self._drawn_version, self.version(live)
+        if previous is self._drawn_version is None:
+            return
+        self._title.show(lambda width: [self.title(live, width)])
+        if self._drawn_version != previous:
+            self.update(live)
+        elif time_only:
+            self.view.refresh_lines()  # only rows that have changed are repainted
+
+    def title(self, live: LivePanes, width: int) -> Line:
+        raise NotImplementedError
+
+    def version(self, live: LivePanes) -> object:
+        """Return what the content depends on; the pane is updated when this value changes. None: nothing to show."""
+        raise NotImplementedError
+
+    def update(self, live: LivePanes) -> None:
+        """Show the content for ``live``, whose version is not None."""
+        raise NotImplementedError
+
+    def follow_key(self, live: LivePanes) -> str:
+        """Return the label of the key that goes to the end of the list; "" while the list follows its end."""
+        return "" if self.view.follow else live.key("list.bottom")
+
+
+class EnvironmentsPane(LivePane):
+    def __init__(self, ui_state: UiState) -> None:
+        sorting = ui_state.sorting.get(ENVIRONMENTS_KEY)
+        self.table = Table(ENV_COLUMNS, can_sort=True, sorting=sorting, id=ENVIRONMENTS_KEY)
+        super().__init__(self.table)
+
+    def title(self, live: LivePanes, width: int) -> Line:
+        return environments_title(live.store, live.selected_env, width)
+
+    def version(self, live: LivePanes) -> object:
+        return self.table.sorting, live.store.env_registry.version
+
+    def update(self, live: LivePanes) -> None:
+        self.table.show(EnvironmentRows(live.store, self.table.sorting))
+
+
+class StepsPane(LivePane):
+    def __init__(self, ui_state: UiState) -> None:
+        self.table = StepTable()
+        super().__init__(self.table)
+
+    def title(self, live: LivePanes, width: int) -> Line:
+        return steps_title(live.store, live.episode, self.follow_key(live), width)
+
+    def version(self, live: LivePanes) -> object:
+        return live.episode and (live.episode.episode_id, live.episode.version)
+
+    def update(self, live: LivePanes) -> None:
+        episode = live.episode
+        self.table.show_steps(episode, lambda: live.store.answer_wait_s(episode) if episode else None)
+
+
+class TracePane(LivePane):
+    def __init__(self, ui_state: UiState) -> None:
+        self.waterfall = Waterfall(id="trace")
+        super().__init__(self.waterfall)
+
+    def title(self, live: LivePanes, width: int) -> Line:
+        return trace_title(len(live.episode.spans) if live.episode else 0, self.follow_key(live), width)
+
+    def version(self, live: LivePanes) -> object:
+        return live.episode and (live.episode.episode_id, len(live.episode.spans))
+
+    def update(self, live: LivePanes) -> None:
+        self.waterfall.show_spans(live.episode.spans.all if live.episode else ())
+
+
+class TranscriptPane(LivePane):
+    """The transcript of the selected step."""
+
+    def __init__(self, ui_state: UiState) -> None:
+        self.transcript = Transcript(id="transcript")
+        super().__init__(self.transcript)
+        self._subject = ""
+
+    def title(self, live: LivePanes, width: int) -> Line:
+        if (episode := live.episode) is None:
+            return []
+        return transcript_title(episode, live.step, self.follow_key(live), width, live.store.answer_wait_s(episode))
+
+    def version(self, live: LivePanes) -> object:
+        return live.episode and (live.subject, live.episode.version)
+
+    def update(self, live: LivePanes) -> None:
+        if live.episode is not None:
+            previous, self._subject = self._subject, live.subject
+            follow = live.steps.follow if self._subject != previous else None
+            self.transcript.show_blocks(step_blocks(live.episode, live.step), subject=self._subject, follow=follow)
+
+
+class WorldPane(LivePane):
+    """The picture of the environment after the selected step, in the place of the transcript."""
+
+    def __init__(self, ui_state: UiState) -> None:
+        self.picture = WrappedText(lambda width: [], id=WORLD_KEY)
+        super().__init__(self.picture)
+
+    def title(self, live: LivePanes, width: int) -> Line:
+        return world_title(live.episode, live.step, live.key("live.world")) if live.episode else []
+
+    def version(self, live: LivePanes) -> object:
+        episode = live.episode if live.shows_world else None
+        return episode and (live.subject, episode.running, world_at(episode, ended_step(episode, live.step)))
+
+    def update(self, live: LivePanes) -> None:
+        if (episode := live.episode) is not None and live.shows_world:
+            self.picture.set_lines(lambda width: step_world_lines(episode, live.step, width))
+
+
+class RewardsPane(LivePane):
+    """The rewards of one environment's episodes."""
+
+    def __init__(self, ui_state: UiState) -> None:
+        self.plot = RewardPlot(id="rewards")
+        super().__init__(self.plot)
+
+    def title(self, live: LivePanes, width: int) -> Line:
+        return rewards_title(live.plotted_env, width)
+
+    def version(self, live: LivePanes) -> object:
+        return live.plotted_env, tuple(live.store.rewards.get(live.plotted_env, ()))
+
+    def update(self, live: LivePanes) -> None:
+        self.plot.show_points(list(live.store.rewards.get(live.plotted_env, ())))
+
+
+class WelcomePane(LivePane):
+    """The keys to press and what is missing, while there is no episode to watch."""
+
+    def __init__(self, ui_state: UiState) -> None:
+        self.text = WrappedText(lambda width: [], id="welcome")
+        super().__init__(self.text)
+
+    def title(self, live: LivePanes, width: int) -> Line:
+        return [Cell("Welcome", "head")]
+
+    def version(self, live: LivePanes) -> object:
+        return live.store.version if live.episode is None else None
+
+    def update(self, live: LivePanes) -> None:
+        if live.episode is None:
+            self.text.set_lines(lambda width: welcome_lines(live.store, width, live.key, live.read_only))
+
+
+class PaneSpec(NamedTuple):
+    """A pane of the live screen; its id is also that of the pane's list."""
+
+    id: str
+    side: Literal["left", "right"]
+    """The side of a wide screen on which the pane is; a narrow screen has the right side below the left one."""
+    factory: Callable[[UiState], LivePane]
+    takes_turns: bool = False
+    """Whether a narrow screen shows this pane only while the user has selected it among such panes."""
+    shares: Sequence[Share] = ()  # its adjustable sizes; a pane without one takes the rest
+
+
+_ENVIRONMENTS_SHARES: Final = (
+    Share("environments-pane", "live.wide.environments", "height", 10, 45, "-wide"),
+    Share("environments-pane", "live.narrow.environments", "height", 15, 60, "-narrow"),
+)
+_TRACE_SHARES: Final = (Share("trace-pane", "live.wide.trace", "height", 10, 45, "-wide"),)
+_REWARDS_SHARES: Final = (Share("rewards-pane", "live.wide.rewards", "height", 10, 80, "-wide"),)
+LIVE_PANES: Final = Registry(
+    PaneSpec(ENVIRONMENTS_KEY, "left", EnvironmentsPane, shares=_ENVIRONMENTS_SHARES),
+    PaneSpec("steps", "left", StepsPane),
+    PaneSpec("welcome", "right", WelcomePane),
+    PaneSpec("transcript", "right", TranscriptPane, takes_turns=True),
+    PaneSpec(WORLD_KEY, "right", WorldPane, takes_turns=True),
+    PaneSpec("trace", "left", TracePane, takes_turns=True, shares=_TRACE_SHARES),
+    PaneSpec("rewards", "right", RewardsPane, takes_turns=True, shares=_REWARDS_SHARES),
+)
+"""The panes in the order in which they are drawn and take turns; the steps come before what shows the selected one."""
+
+PaneType = TypeVar("PaneType", bound=LivePane)
+
+
+def live_shares() -> list[Share]:
+    """Return the adjustable sizes of the sides and of all panes."""
+    return [*SIDE_SHARES, *(share for spec in LIVE_PANES for share in spec.shares)]
+
+
+class LivePanes(Split):
+    """All panes in their places: which are shown, which one is zoomed, and which episode they show.
+
+    Those that need an episode are mounted with the first one: the first paint has only what an empty screen shows.
+    """
+
+    def __init__(self, store: RunStore, read_only: str, ui_state: UiState) -> None:
+        shares = live_shares()
+        super().__init__(shares, ui_state.sizes, classes="-empty")
+        self.store, self._ui_state = store, ui_state
+        self.read_only = read_only  # why this console cannot start runs, "" if it can
+        self.episode: Episode | None = None
+        self.selected_env = self.plotted_env = ""  # the one under the cursor, and the one whose rewards are shown
+        self._n_envs = 0
+        self._panes = {spec.id: spec.factory(ui_state) for spec in LIVE_PANES}
+        self._environments, self._steps = self._pane(EnvironmentsPane), self._pane(StepsPane)
+        self._transcript, self._world = self._pane(TranscriptPane), self._pane(WorldPane)
+        self._welcome = self._pane(WelcomePane)
+        self.environments, self.steps = self._environments.table, self._steps.table
+        self._turns = [self._panes[spec.id] for spec in LIVE_PANES if spec.takes_turns]
+        for pane in self._turns:
+            pane.add_class("-turn", update=False)
+        self._turn = self._turns[0]
+        self._turn.add_class("-current", update=False)
+        self._left = Split(shares, ui_state.sizes, self._environments, id="left")
+        self._right = Split(shares, ui_state.sizes, self._welcome, id="right")
+
+    def compose(self) -> ComposeResult:
+        yield from (self._left, self._right)
+
+    def _pane(self, kind: type[PaneType]) -> PaneType:
+        return next(pane for pane in self._panes.values() if isinstance(pane, kind))
+
+    def draw(self, episode: Episode | None) -> None:
+        """Show the current state of the store and the episode ``episode``."""
+        previous, self.episode = self.episode, episode
+        if episode is not None and not self._steps.is_attached:
+            for side in (self._left, self._right):
+                panes = [self._panes[spec.id] for spec in LIVE_PANES if spec.side == side.id]
+                side.mount(*(pane for pane in panes if pane not in (self._environments, self._welcome)))
+        if self.has_class("-empty") != (episode is None):
+            if self._welcome.has_focus_within:
+                self.screen.set_focus(self.steps)
+            self.set_class(episode is None, "-empty")
+            unzoom(self.screen)
+            self.fit()
+        if episode is not None and (previous is None or previous.episode_id != episode.episode_id):
+            self.steps.follow, self.plotted_env = True, episode.env
+        for pane in self._panes.values():
+            if pane.is_attached:
+                pane.draw(self)
+        if (n_envs := len(self.store.envs)) != self._n_envs:
+            self._n_envs = n_envs
+            self.fit()
+
+    def draw_waiting(self) -> None:
+        """Draw again for how long the endpoint of the watched episode has sent nothing."""
+        if self.episode is not None and self.store.answer_wait_s(self.episode) is not None:
+            for pane in (self._steps, self._transcript):
+                pane.draw(self, time_only=True)
+
+    @property
+    def step(self) -> int:
+        """Index of the selected step."""
+        return self.steps.step
+
+    @property
+    def subject(self) -> str:
+        """Identifies the selected step."""
+        return f"{self.episode.episode_id if self.episode else ''}/{self.step}"
+
+    @property
+    def shows_world(self) -> bool:
+        """Whether the picture of the environment is shown instead of the transcript."""
+        return self.has_class(f"-{WORLD_KEY}")
+
+    def key(self, command: str) -> str:
+        """Return the label of a command's key."""
+        return keymap_of(self.app).key(command)
+
+    def next_view(self) -> None:
+        """Show the next of the panes that take turns; the picture is in the place of the transcript or hidden."""
+        if self.episode is not None:
+            hidden = self._transcript if self.shows_world else self._world
+            turns = [pane for pane in self._turns if pane is not hidden]
+            self._select_turn(turns[(turns.index(self._turn) + 1) % len(turns)])
+            self.screen.set_focus(self._turn.view)
+
+    def toggle_world(self) -> None:
+        """Show the picture of the environment instead of the transcript, or the transcript again."""
+        hidden, shown = (self._transcript, self._world)[:: -1 if self.shows_world else 1]
+        if hidden.has_focus_within:
+            self.screen.set_focus(self.steps)
+        self._select_turn(shown)
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """Select the focused pane; the narrow layout shows only the selected one of those that take turns."""
+        if (pane := event.widget.parent) in self._turns:
+            self._select_turn(pane)
+
+    def _select_turn(self, pane: LivePane) -> None:
+        if pane is not self._turn:
+            self._turn.remove_class("-current")
+            self._turn = pane
+            pane.add_class("-current")
+            self.set_class(pane.parent is self._left, "-turn-left")
+            if pane in (self._transcript, self._world):
+                self.set_class(pane is self._world, f"-{WORLD_KEY}")
+                self._world.draw(self)
+            self.fit()
+
+    @on(LineList.CursorMoved, "#steps")
+    def _step_moved(self) -> None:
+        for pane in (self._transcript, self._world):
+            pane.draw(self)
+
+    @on(LineList.CursorMoved, "#environments")
+    def _environment_moved(self, moved: LineList.CursorMoved) -> None:
+        # the initial selection is not a choice of the user
+        previous, self.selected_env = self.selected_env, moved.key
+        if previous or not self.plotted_env:
+            self.plotted_env = moved.key
+        self._environments.draw(self)
+        if (rewards := self._pane(RewardsPane)).is_attached:
+            rewards.draw(self)
+
+    @on(Table.Sorted, f"#{ENVIRONMENTS_KEY}")
+    def _sorted(self, event: Table.Sorted) -> None:
+        self._ui_state.set_sorting(ENVIRONMENTS_KEY, event.sorting)
+        self._environments.draw(self)
+
+    @on(LineList.FollowChanged)
+    def _follow_changed(self, followed: LineList.FollowChanged) -> None:
+        # all together: reading an old reply must not jump to the next step
+        transcript = self._transcript.transcript
+        if followed.view is transcript:
+            self.steps.follow = followed.following
+        elif followed.view is self.steps:
+            transcript.follow = self._pane(TracePane).waterfall.follow = followed.following
+
+    def fit(self) -> None:
+        is_empty = self.episode is None
+        self.fixed = is_empty or (self.has_class("-turn-left") and self.screen.has_class("-narrow"))
+        n_rows = max(4, min(len(self.store.envs) + 2, self.size.height // (2 if is_empty else 4)))
+        self._left.default_sizes = {"environments-pane": n_rows}
+        super().fit()
+        for side in (self._left, self._right):
+            side.fixed = is_empty
+            side.fit()
 
 
 class EpisodePicker:
-    """Selects the episode that the live screen shows.
-
-    Attributes:
-        episode_id: the selected episode, "" if there is none.
-    """
+    """Selects the episode that the live screen shows; ``episode_id`` is "" if there is none."""
 
     def __init__(self) -> None:
         self.episode_id = ""
@@ -86,14 +473,13 @@ def _next_episode(store: RunStore, shown: Episode | None) -> Episode | None:
     """
     active = [episode for episode in store.running_episodes() if episode.is_active]
     same = [episode for episode in active if shown is not None and episode.batch_id == shown.batch_id]
-    for choice in (same, active):
-        if choice:
-            return choice[-1]
+    if active:
+        return (same or active)[-1]
     return shown if shown is not None and shown.running else next(reversed(store.episodes.values()), None)
 
 
 class LiveScreen(ControlScreen):
-    """The screen that shows a session's node and controls its runs; the UI state holds sort order and pane sizes."""
+    """The screen that shows a session's node and controls its runs."""
 
     SCOPE = "live"
     AUTO_FOCUS = "#environments"
@@ -103,12 +489,11 @@ class LiveScreen(ControlScreen):
 
     def __init__(self, context: ScreenContext) -> None:
         super().__init__(context)
-        session = self.session
         self._picker = EpisodePicker()
         self._episode: Episode | None = None
         self._loaded_id = self._started_id = ""
         self._loaded: Episode | None = None
-        self._panes = LivePanes(session.store, session.read_only, self.ui_state)
+        self._panes = LivePanes(self.session.store, self.session.read_only, self.ui_state)
         self._status = StaticLines(self._status_lines, id="status")
         self._progress = StaticLines(self._progress_lines, id="progress")
 
@@ -145,25 +530,21 @@ class LiveScreen(ControlScreen):
             self.post_message(self.OpenEpisode(self._episode.episode_id))
 
     def action_events(self) -> None:
-        """Show the bus messages of the watched episode."""
         if self._episode is None:
             self.toast("no episode selected")
         else:
             self.post_message(self.EventsRequested(self._episode.episode_id))
 
     def action_neighbor(self, by: int) -> None:
-        """Watch the running episode ``by`` positions after this one."""
         if self._picker.select_neighbor(self.session.store, by) is None:
             self.toast("no other episode is running")
         else:
             self.draw(self.session.store)
 
     def action_next_view(self) -> None:
-        """Show the view that follows the current view in the order transcript or picture, trace, rewards."""
         self._panes.next_view()
 
     def action_world(self) -> None:
-        """Switch between the transcript of the selected step and the picture of the environment after it."""
         if self._episode is None:
             self.toast("no episode selected")
         else:
@@ -172,22 +553,20 @@ class LiveScreen(ControlScreen):
     @needs_node
     def action_cancel(self) -> None:
         """Cancel the running batch; if its battery has more batches, let the user choose how much to cancel."""
-        batch = self._batch()
-        if batch is None:
+        if (batch := self._batch()) is None:
             self.toast("no batch is running")
             return
-        unfinished = unfinished_batches(self.session.store)
-        others = [each for each in unfinished if each.battery_id and each.battery_id == batch.battery_id]
-        if len(others) < 2:
+        battery = [each for each in unfinished_batches(self.session.store) if each.battery_id == batch.battery_id]
+        if not batch.battery_id or len(battery) < 2:
             self.cancel([batch])
             return
         from agentgym_tui.screens.dialogs.confirm import cancel_dialog
 
         def dialog_closed(answer: str | None) -> None:
             if answer in ("batch", "battery"):
-                self.cancel([batch] if answer == "batch" else others)
+                self.cancel([batch] if answer == "batch" else battery)
 
-        self.app.push_screen(cancel_dialog(batch, len(others) - 1), dialog_closed)
+        self.app.push_screen(cancel_dialog(batch, len(battery) - 1), dialog_closed)
 
     @needs_node
     def action_pause(self) -> None:
@@ -199,7 +578,6 @@ class LiveScreen(ControlScreen):
 
     @needs_node
     def action_step(self) -> None:
-        """Advance the watched episode by one step."""
         if self._episode is None or not self._episode.running:
             self.toast("no running episode selected")
         else:
@@ -207,7 +585,6 @@ class LiveScreen(ControlScreen):
 
     @needs_node
     def action_start_server(self) -> None:
-        """Start the server of the selected environment."""
         if env := self._panes.environments.key:
             self.run_command(partial(self._change_server, self.commands.control.start_server, env))
 
@@ -300,9 +677,8 @@ class LiveScreen(ControlScreen):
     @property
     def _shown_batch(self) -> BatchRun | None:
         """The batch of the progress line."""
-        store = self.session.store
-        batches = store.batch_registry
-        return batches.active() or (None if store.notice_list.newest else batches.interrupted())
+        batches = self.session.store.batch_registry
+        return batches.active() or (None if self.session.store.notice_list.newest else batches.interrupted())
 
     async def _change_server(self, change: Callable[[str], Awaitable[ServerInfo]], env: str) -> None:
         info = await change(env)

@@ -17,8 +17,8 @@ from agentgym_tui.presenters.result_rows import comparable_selections, episodes_
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.screens.base import ScreenContext
-from agentgym_tui.screens.compare import CompareScreen
 from agentgym_tui.screens.dialogs.texts import EvalReportDialog
+from agentgym_tui.screens.episode import CompareScreen
 from agentgym_tui.screens.list_screen import ListScreen
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.library import ResultLibrary

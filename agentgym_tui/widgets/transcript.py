@@ -9,10 +9,10 @@ from itertools import accumulate, zip_longest
 from typing import ClassVar, Final, TypeAlias
 
 from agentgym_tui.presenters.cells import UNSAFE_BADGE, Cell, FixedLines, FoldedText, Line, Tone
-from agentgym_tui.presenters.chat_blocks import Block, BlockKind
+from agentgym_tui.presenters.episode_facts import STEP_COLUMNS, SpanRows, StepRows
 from agentgym_tui.presenters.live import reward_lines
-from agentgym_tui.presenters.steps import STEP_COLUMNS, SpanRows, StepRows
 from agentgym_tui.presenters.text_width import LIST_MARGIN, fit, wrap_offsets
+from agentgym_tui.presenters.transcript import Block, BlockKind
 from agentgym_tui.safe_text import sanitize_line, unsafe_excerpt
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.servers import RewardPoint
@@ -20,26 +20,16 @@ from agentgym_tui.widgets.lists import LineList
 from agentgym_tui.widgets.table import Table
 from runner.types import Span
 
-_TONES: Final[dict[BlockKind, Tone]] = {
-    "system": "dim",
-    "thought": "dim",
-    "action": "accent",
-    "tool": "accent",
-    "streaming": "warn",
-    "warning": "warn",
-    "error": "bad",
-    "note": "dim",
-    "earlier": "dim",
-    "failed": "bad",
-    "passed": "good",
-    "user": "good",
-    "notification": "warn",
-    "annotation": "warn",
+_KINDS: Final[dict[Tone, tuple[BlockKind, ...]]] = {
+    "accent": ("action", "tool"),
+    "bad": ("error", "failed"),
+    "dim": ("system", "thought", "note", "earlier"),
+    "good": ("passed", "user"),
+    "warn": ("streaming", "warning", "notification", "annotation"),
 }
-_INDENT: Final = 2
-"""Columns that text is indented under its heading."""
-_DURATION_WIDTH: Final = 9
-"""Columns of a duration."""
+_TONES: Final = {kind: tone for tone, kinds in _KINDS.items() for kind in kinds}
+_INDENT: Final = 2  # columns that text is indented under its heading
+_DURATION_WIDTH: Final = 9  # columns of a duration
 
 _Row: TypeAlias = "tuple[int, int, int]"
 """A row of a block: a line of the block, -1 for the heading or -2 for the space below, and start and end in it."""
@@ -50,17 +40,12 @@ _MARK: Final = "■ "
 
 
 class BlockRows(FoldedText):
-    """Blocks wrapped into rows of ``width`` columns; those of ``previous``, which this replaces, are not wrapped again.
-
-    ``subject`` identifies the step.
-    """
+    """Blocks of the step ``subject``, wrapped to ``width``; those of ``previous`` too are not wrapped again."""
 
     def __init__(
         self, blocks: Sequence[Block], width: int, subject: str = "", previous: BlockRows | None = None
     ) -> None:
-        self.blocks = tuple(blocks)
-        self.width = width
-        self.subject = subject
+        self.blocks, self.width, self.subject = tuple(blocks), width, subject
         known = previous.wrapped_blocks if previous is not None and previous.width == width else []
         self.wrapped_blocks: list[tuple[Block, list[_Row]]] = [
             wrapped if wrapped is not None and wrapped[0] == block else (block, _rows_of(block, width - _INDENT))
@@ -161,12 +146,9 @@ class Transcript(LineList):
             self.action_top()
 
     def find(self, expression: re.Pattern[str], line: str, *, from_end: bool = False) -> None:
-        """Mark words, also in steps shown later, and go to a line that has them.
+        """Mark words, also in steps shown later, and go to the first (or last) line that has them.
 
-        Args:
-            expression: what finds the words.
-            line: a part of the line, untrusted; "" for any line.
-            from_end: whether to go to the last such line instead of the first one.
+        ``line`` is a part of the line, untrusted; "" for any line.
         """
         self.found = expression
         row = self._rows.row_of_line(sanitize_line(line.strip(), len(line)), expression, from_end=from_end)
@@ -215,11 +197,7 @@ class StepTable(Table):
         super().__init__(STEP_COLUMNS, id="steps")
 
     def show_steps(
-        self,
-        episode: Episode | None,
-        waiting_s: Callable[[], float | None] = lambda: None,
-        *,
-        follow: bool | None = None,
+        self, episode: Episode | None, waiting_s: Callable[[], float | None] = lambda: None, follow: bool | None = None
     ) -> None:
         """Show the steps of an episode, or none; ``waiting_s`` as in ``StepRows``, ``follow`` as in ``show``."""
         rows = StepRows(episode, waiting_s) if episode is not None else None
@@ -228,7 +206,6 @@ class StepTable(Table):
 
     @property
     def step(self) -> int:
-        """Index of the selected step."""
         key = self.key.removeprefix("gap")
         return int(key) if key.isdecimal() and len(self.source) else 0
 
@@ -243,7 +220,6 @@ class Waterfall(LineList):
         super().__init__(self._rows, id=id)
 
     def show_spans(self, spans: Sequence[Span], *, opened: Collection[int] = ()) -> None:
-        """Show spans given in any order; ``opened`` as in ``SpanRows``."""
         self._rows = SpanRows(spans, opened)
         self.show(self._rows)
 
@@ -284,7 +260,6 @@ class RewardPlot(LineList):
         self._points: Sequence[RewardPoint] = ()
 
     def show_points(self, points: Sequence[RewardPoint]) -> None:
-        """Show the rewards of episodes; the newest episode comes last."""
         self._points = points
         size = self.scrollable_content_region
         self.show(FixedLines(reward_lines(points, max(size.width - LIST_MARGIN, 0), size.height)))

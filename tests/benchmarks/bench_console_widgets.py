@@ -20,7 +20,7 @@ from textual.strip import Strip
 
 import agentgym_tui
 from agentgym_tui.presenters.cells import Cell, Column, Line
-from agentgym_tui.presenters.steps import SpanRows
+from agentgym_tui.presenters.episode_facts import SpanRows
 from agentgym_tui.widgets.lists import TONE_CLASSES, LineList
 from agentgym_tui.widgets.table import Table
 from agentgym_tui.widgets.transcript import Waterfall

@@ -27,9 +27,8 @@ from agentgym_tui.presenters.episode_rows import (
 from agentgym_tui.presenters.listing import ListingRows
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import ScreenContext
-from agentgym_tui.screens.compare import mark_or_compare
 from agentgym_tui.screens.dialogs.curate import edit_tags
-from agentgym_tui.screens.episode import EpisodeFile
+from agentgym_tui.screens.episode import EpisodeFile, mark_or_compare
 from agentgym_tui.screens.list_screen import READ_INTERVAL_S, ListScreen
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.library import Library, ResultLibrary, TextHits, TextSearch, text_values_of

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 from agentgym_tui.presenters.cells import Line
-from agentgym_tui.presenters.chat_blocks import Block, evaluation_blocks
+from agentgym_tui.presenters.episode_facts import SpanRows, StepRows, spans_text, world_at, world_lines
 from agentgym_tui.presenters.payload import TextRows, pretty_json
-from agentgym_tui.presenters.steps import SpanRows, StepRows, spans_text, world_at, world_lines
-from agentgym_tui.presenters.transcript import step_blocks, transcript_text
+from agentgym_tui.presenters.transcript import Block, evaluation_blocks, step_blocks, transcript_text
 from agentgym_tui.sessions.episode_files import episode_from_bytes
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import RunStore

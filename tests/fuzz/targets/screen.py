@@ -22,13 +22,12 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from agentgym_tui.presenters.cells import FixedLines, Line
-from agentgym_tui.presenters.chat_blocks import Block, text_block
+from agentgym_tui.presenters.episode_facts import world_lines
 from agentgym_tui.presenters.events import EVENT_COLUMNS, EventRows
 from agentgym_tui.presenters.live import ENV_COLUMNS, EnvironmentRows
 from agentgym_tui.presenters.payload import VIEWS, payload_rows
 from agentgym_tui.presenters.status_line import status_lines
-from agentgym_tui.presenters.steps import world_lines
-from agentgym_tui.presenters.transcript import step_blocks
+from agentgym_tui.presenters.transcript import Block, step_blocks, text_block
 from agentgym_tui.state.event_log import EventLog
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.lists import TONE_CLASSES, LineList, StaticLines

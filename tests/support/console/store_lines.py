@@ -10,11 +10,10 @@ from rich.cells import cell_len
 
 from agentgym_tui.commands import Keymap
 from agentgym_tui.presenters.cells import Cell, Line
-from agentgym_tui.presenters.episode_facts import failover_text
+from agentgym_tui.presenters.episode_facts import StepRows, failover_text
 from agentgym_tui.presenters.live import EnvironmentRows, reward_lines, transcript_title, welcome_lines
 from agentgym_tui.presenters.machine import MachineRows, MachineView, machine_heading, machine_summary
 from agentgym_tui.presenters.status_line import episode_line, progress_line, status_line, status_lines
-from agentgym_tui.presenters.steps import StepRows
 from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import MAX_NOTICES, RunStore

@@ -13,8 +13,7 @@ from agentgym_tui.config import Settings, UiState, resolve_keymap
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
 from agentgym_tui.screens.base import ScreenContext, SessionScreen
 from agentgym_tui.screens.episode_views import EPISODE_VIEWS, EpisodeContent, EpisodeView, ShownEpisode
-from agentgym_tui.screens.live import LiveScreen
-from agentgym_tui.screens.live_panes import LIVE_PANES, LivePane, LiveState, PaneSpec
+from agentgym_tui.screens.live import LIVE_PANES, LivePane, LivePanes, LiveScreen, PaneSpec
 from agentgym_tui.services import toast
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.lists import LineList, StaticLines
@@ -40,14 +39,14 @@ class CountPane(LivePane):
     def __init__(self, ui_state: UiState) -> None:
         super().__init__(LineList(id="count"))
 
-    def title(self, state: LiveState, width: int) -> Line:
+    def title(self, live: LivePanes, width: int) -> Line:
         return [Cell("Count", "head")]
 
-    def version(self, state: LiveState) -> object:
-        return state.episode and len(state.episode.steps)
+    def version(self, live: LivePanes) -> object:
+        return live.episode and len(live.episode.steps)
 
-    def update(self, state: LiveState) -> None:
-        n_steps = len(state.episode.steps) if state.episode else 0
+    def update(self, live: LivePanes) -> None:
+        n_steps = len(live.episode.steps) if live.episode else 0
         self.view.show(FixedLines([[Cell(f"counted {n_steps} steps")]]))
 
 

@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_tui.presenters.chat_blocks import MAX_EVENTS, MAX_TEXT, Block, evaluation_blocks
-from agentgym_tui.presenters.steps import StepRows
-from agentgym_tui.presenters.transcript import step_blocks, transcript_text
+from agentgym_tui.presenters.episode_facts import StepRows
+from agentgym_tui.presenters.transcript import (
+    MAX_EVENTS,
+    MAX_TEXT,
+    Block,
+    evaluation_blocks,
+    step_blocks,
+    transcript_text,
+)
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.sessions.episode_files import episode_from_record
 from agentgym_tui.widgets.transcript import Transcript

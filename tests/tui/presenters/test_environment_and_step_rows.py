@@ -5,11 +5,10 @@ import sys
 from typing import Any
 
 from agentgym_tui.presenters.cells import Line, arrange_columns, fit_row
-from agentgym_tui.presenters.episode_facts import answer_parts, fallback_note
+from agentgym_tui.presenters.episode_facts import STEP_COLUMNS, StepRows, answer_parts, fallback_note
 from agentgym_tui.presenters.episode_rows import EpisodeRows
 from agentgym_tui.presenters.live import ENV_COLUMNS, NAME_WIDTH, EnvironmentRows
 from agentgym_tui.presenters.number_format import UNKNOWN
-from agentgym_tui.presenters.steps import STEP_COLUMNS, StepRows
 from agentgym_tui.presenters.text_width import ENV_WIDTH, fit, shorten_environment
 from agentgym_tui.safe_text import sanitize_line
 from agentgym_tui.state.episode import StreamingAnswer, StreamingToolCall
@@ -40,7 +39,7 @@ def cell_texts(source: EnvironmentRows | StepRows, index: int) -> list[str]:
 
 
 def test_presenters_import_neither_textual_nor_slow_modules() -> None:
-    code = "import sys, agentgym_tui.presenters.steps; print(*sys.modules)"
+    code = "import sys, agentgym_tui.presenters.episode_facts; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert not {"textual", "nats", "ulid", "yaml", "hydra", "httpx", "sqlite3"} & set(done.stdout.split())
 

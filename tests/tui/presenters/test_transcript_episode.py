@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_tui.presenters.chat_blocks import MAX_CHAT, MAX_INLINE_ARGUMENTS, MAX_TEXT, Block, split_thought
 from agentgym_tui.presenters.payload import FOLD_WIDTH, TextRows, pretty_json
-from agentgym_tui.presenters.transcript import MAX_STREAMING_CHARS, step_blocks, streaming_tail
+from agentgym_tui.presenters.transcript import (
+    MAX_CHAT,
+    MAX_INLINE_ARGUMENTS,
+    MAX_STREAMING_CHARS,
+    MAX_TEXT,
+    Block,
+    split_thought,
+    step_blocks,
+    streaming_tail,
+)
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.state.episode import StreamingAnswer, StreamingToolCall
 from agentgym_tui.state.episodes import MAX_STREAMED_CHARS

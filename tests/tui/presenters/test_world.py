@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym_tui.presenters.cells import Cell, Tone, line_width
-from agentgym_tui.presenters.steps import (
+from agentgym_tui.presenters.episode_facts import (
     NO_PICTURE,
     NO_STEP_YET,
     ended_step,

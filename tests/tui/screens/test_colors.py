@@ -13,11 +13,11 @@ from textual.theme import BUILTIN_THEMES
 from agentgym_tui.commands import Keymap
 from agentgym_tui.config import Settings
 from agentgym_tui.presenters.cells import Cell, TextSource
+from agentgym_tui.presenters.episode_facts import SpanRows, StepRows
 from agentgym_tui.presenters.episode_rows import EpisodeRows, list_summary
 from agentgym_tui.presenters.events import EventRows, SubjectRows, empty_events_lines, entry_info, events_heading
 from agentgym_tui.presenters.live import EnvironmentRows, welcome_lines
 from agentgym_tui.presenters.status_line import progress_line, status_lines
-from agentgym_tui.presenters.steps import SpanRows, StepRows
 from agentgym_tui.sessions.event_reader import EventReader
 from agentgym_tui.state.episode_list import EpisodeList, UnreadableFile
 from agentgym_tui.state.event_log import EventLog, EventQuery

@@ -17,8 +17,7 @@ from agentgym_tui.config import UiState
 from agentgym_tui.presenters.live import ENV_COLUMNS
 from agentgym_tui.screens.control import ControlScreen
 from agentgym_tui.screens.episode import EpisodeScreen
-from agentgym_tui.screens.live import EpisodePicker, LiveScreen
-from agentgym_tui.screens.live_panes import LIVE_PANES, LivePane, LivePanes
+from agentgym_tui.screens.live import LIVE_PANES, EpisodePicker, LivePane, LivePanes, LiveScreen
 from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.lists import LineList
@@ -89,7 +88,7 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, *names: str) -> Counter[str]:
 
 async def test_a_redraw_makes_the_status_once_and_no_titles_of_hidden_panes(monkeypatch: pytest.MonkeyPatch) -> None:
     titles = ("transcript_title", "trace_title", "rewards_title")
-    calls = count_calls(monkeypatch, "live.status_lines", *(f"live_panes.{name}" for name in ("LiveState", *titles)))
+    calls = count_calls(monkeypatch, "live.status_lines", *(f"live.{name}" for name in titles))
     session = busy_session()
     async with console_app(session).run_test(size=(80, 24)) as pilot:
         await wait_for_text(pilot, "task 3")
@@ -100,7 +99,7 @@ async def test_a_redraw_makes_the_status_once_and_no_titles_of_hidden_panes(monk
         calls.clear()
         assert isinstance(pilot.app.screen, LiveScreen)
         pilot.app.screen.draw(session.store)
-        assert calls == {"status_lines": 1, "LiveState": 2, "transcript_title": 1}
+        assert calls == {"status_lines": 1, "transcript_title": 1}
 
 
 async def test_a_pane_that_was_hidden_shows_its_new_title() -> None:
@@ -216,10 +215,13 @@ async def test_the_running_episode_is_followed(size: tuple[int, int]) -> None:
         assert "not following" not in screen_text(pilot.app)
 
 
-async def test_all_panes_are_mounted_at_once_although_no_node_starts() -> None:
+async def test_the_panes_of_an_episode_are_mounted_with_the_first_one() -> None:
     session = FakeSession(RunStore())
     session.store.set_link(BusLink("starting"))
     async with Console(session).run_test(size=(120, 40)) as pilot:
+        assert [pane.id for pane in pilot.app.screen.query(LivePane)] == ["environments-pane", "welcome-pane"]
+        session.store.apply_events([live(started(3), timestep(3, 0))])
+        await wait_for_text(pilot, "task 3", "following", "Transcript · step 0")
         assert len(pilot.app.screen.query(LivePane)) == len([*LIVE_PANES])
 
 

@@ -10,7 +10,7 @@ from agentgym_tui.config import UiState
 from agentgym_tui.screens.episode import SHARES as EPISODE_SHARES
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.line_browser import EVENT_SHARES, LOG_SHARES
-from agentgym_tui.screens.live_panes import LivePane, live_shares
+from agentgym_tui.screens.live import LivePane, live_shares
 from agentgym_tui.widgets.split import RESIZE_STEPS, Share
 from tests.support.console.fake_session import busy_session, files_session, session_with_messages, watching
 from tests.support.console.pilot import SIZE, SMALL, console_app, wait_for_text, wait_until

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from agentgym_tui.presenters.cells import Cell, FixedLines
-from agentgym_tui.presenters.chat_blocks import MAX_TEXT, OBSERVATION_TITLE, text_block
-from agentgym_tui.presenters.transcript import FOLDS, StepBlocks, step_to_jump
+from agentgym_tui.presenters.transcript import FOLDS, MAX_TEXT, OBSERVATION_TITLE, StepBlocks, step_to_jump, text_block
 from agentgym_tui.safe_text import MAX_TEXT_LINES, has_unsafe_chars
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.state.episode import Episode, Spans

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agentgym_tui.presenters.steps import spans_text
+from agentgym_tui.presenters.episode_facts import spans_text
 from agentgym_tui.presenters.transcript import failure_blocks, missing_file_text, transcript_text
 from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.sessions.session import EpisodeLoadError, load_episode, select_episodes

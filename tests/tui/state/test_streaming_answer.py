@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
+from agentgym_tui.presenters.episode_facts import StepRows
 from agentgym_tui.presenters.live import transcript_title
-from agentgym_tui.presenters.steps import StepRows
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episodes import MAX_ARGUMENT_CHARS, MAX_CALLS, MAX_STREAMED_CHARS
 from agentgym_tui.state.run_store import RunStore

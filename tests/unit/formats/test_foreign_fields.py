@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_tui.presenters.chat_blocks import message_blocks
+from agentgym_tui.presenters.transcript import message_blocks
 from runner.formats.chat import encode_messages
 from runner.formats.conversation import read_conversation
 from runner.formats.export import new_output, open_writer
