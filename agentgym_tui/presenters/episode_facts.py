@@ -32,8 +32,7 @@ from runner.types.cells import MAX_COLUMNS
 from runner.types.notes import Note
 from runner.types.time_shares import time_shares
 
-FALLBACK_MARK: Final = "\N{CLOCKWISE TOP SEMICIRCLE ARROW}"
-"""Marks an answer that did not come from the first endpoint of the chain."""
+FALLBACK_MARK: Final = "↷"  # marks an answer that did not come from the first endpoint of the chain
 MARK: Final = "✎"  # mark of what has a note or a tag
 FLAG_MARK: Final = "⚑"
 MAX_TAGS: Final = 20  # largest number of tags of an episode that are shown
@@ -54,8 +53,7 @@ STEP_COLUMNS: Final = (
 )
 MAX_INDENT: Final = 12  # depth in the tree of spans from which on rows are not indented further
 MIN_LABELS: Final = 30  # columns from which on a time axis has a label in the middle
-_NUMBER_WIDTH: Final = 8
-"""Total width of the step number, the space before the action, and the warning sign for unsafe characters."""
+_NUMBER_WIDTH: Final = 8  # of the step number, the space before the action, and the sign for unsafe characters
 _TONES: Final[dict[str, Tone]] = {"environment": "accent", "agent": "good", "model": "good"}
 _EIGHTHS: Final = ("", *"▏▎▍▌▋▊▉")
 _MAX_NS: Final = 2**63  # largest absolute value of a timestamp, in nanoseconds; a larger one is clamped
@@ -67,7 +65,6 @@ NO_PICTURE: Final[list[Line]] = [
     [Cell("the profile lacks episode.world: true.", "dim")],
 ]
 NO_STEP_YET: Final[list[Line]] = [[Cell("The first step brings the first picture.", "dim")]]
-"""Shown while an episode runs whose first step has not ended."""
 
 
 def streaming_parts(answer: StreamingAnswer, waiting_s: float | None = None) -> list[Line]:
@@ -152,7 +149,7 @@ def phases_text(phases: Phases) -> str:
 
 
 def shares_line(steps: Iterable[StepState]) -> Line:
-    """Describe which shares of the steps' time went where; an empty line for steps without a split."""
+    """Describe where the time of the steps went; an empty line for steps without a split."""
     text = time_shares(steps).text()
     return [Cell(f"time: {text}", "dim")] if text else []
 
@@ -242,11 +239,6 @@ class StepRows:
         row = self._rows[index] if index < len(self._rows) else None
         return f"gap{row[0]}" if isinstance(row, tuple) else str(self._next_index if row is None else row.index)
 
-    def step(self, index: int) -> StepState | None:
-        """Return the step in a row; None for a gap or the step in progress."""
-        row = self._rows[index] if 0 <= index < len(self._rows) else None
-        return row if isinstance(row, StepState) else None
-
     def line(self, index: int, width: int) -> Line:
         row = self._rows[index] if index < len(self._rows) else None
         if isinstance(row, StepState):
@@ -311,9 +303,8 @@ class SpanRows:
         self._spans = spans
         self._order: list[_SpanRow] = []
         for position, depth in _walk_tree(spans):
-            self._order.append(_SpanRow(position, depth))
             texts = attribute_texts(spans[position]) if position in opened else ()
-            self._order += [_SpanRow(position, depth, text, number) for number, text in enumerate(texts)]
+            self._order += [_SpanRow(position, depth, text, number) for number, text in enumerate(["", *texts])]
         self._start = _clamp(min((span.start_ns for span in spans), default=0))
         self._total = max(_clamp(max((span.end_ns for span in spans), default=0)) - self._start, 1)
 

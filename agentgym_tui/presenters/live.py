@@ -127,15 +127,14 @@ def _success(env: EnvironmentState) -> Cell:
     return Cell(f"{rate} mixed" if env.n_players > 1 else f"{rate} of {env.n_rated}")
 
 
-# Titles of the panes, each one line; ``key`` is the key that goes to the end of a pane's list, "" while it follows it.
+# In the titles of the panes, ``key`` is the key that goes to the end of a pane's list, "" while it follows it.
 
 
 def environments_title(store: RunStore, selected: str, width: int) -> Line:
     """Return the number of environments, and the problem or note of the selected one, else the profile."""
     env = store.envs.get(selected)
     name = _title("Environments", format_count(len(store.envs)) if store.envs else "")
-    profile = next((node.profile for node in store.nodes.values() if node.profile), "")
-    note = [Cell(profile, "dim")] if profile else []
+    note = [Cell(node.profile, "dim") for node in store.nodes.values() if node.profile][:1]
     if env is not None and (detail := env.cause or env.note):
         text = f"{env.name}: {masked_line(detail)}"
         note = [Cell(cut(text, max(width - line_width(name) - 2, 0)), "warn" if env.cause else "dim")]
@@ -167,8 +166,8 @@ def rewards_title(env: str, width: int) -> Line:
 def notice_line(notice: FeedNotice | None, width: int) -> Line:
     if notice is None:
         return []
-    times = [Cell(f" ({format_count(notice.n)})", "dim")] if notice.n > 1 else []
-    return join_parts([[Cell(masked_line(notice.text), "warn"), *times]], width)
+    times = f" ({format_count(notice.n)})" if notice.n > 1 else ""
+    return join_parts([[Cell(masked_line(notice.text), "warn"), Cell(times, "dim")]], width)
 
 
 def justify(left: Line, right: Line, width: int) -> Line:
@@ -222,7 +221,7 @@ def moving_success_rate(successes: Sequence[bool], window: int) -> list[float]:
 
 
 def reward_lines(points: Sequence[RewardPoint], width: int, height: int) -> list[Line]:
-    """Plot the rewards and the moving success rate of the newest scored episodes, with a legend below the plot."""
+    """Plot the rewards and the moving success rate of the newest scored episodes, above a legend."""
     scored = [point for point in rated_points(points) if point.reward is not None]
     room = width - _LABEL_WIDTH
     shown = scored[-max(room, 1) :]

@@ -194,8 +194,7 @@ def message_blocks(message: object) -> Iterator[Block]:
     if thought:
         yield text_block("thought", "thought", thought)
     calls = fields.get("tool_calls")
-    refusal = content_text(fields.get("refusal")) if kind == "action" else ""
-    if refusal:
+    if refusal := content_text(fields.get("refusal")) if kind == "action" else "":
         yield text_block("warning", "refusal", refusal, full_length=cut.get("refusal"))
     if rest or not (thought or calls or refusal):
         yield text_block(kind, title, rest, title_text=title_text, full_length=cut.get("content"))
@@ -205,7 +204,7 @@ def message_blocks(message: object) -> Iterator[Block]:
 
 
 def reasoning_blocks(message: object) -> Iterator[Block]:
-    """Yield a block of the reasoning that a model returned separately from its answer, if there is any."""
+    """Yield a block of the reasoning that a model returned beside its answer, if there is any."""
     fields = message_fields(message)
     for name in ("reasoning_content", "reasoning"):
         if text := content_text(fields.get(name)):
@@ -331,8 +330,7 @@ def _result_block(title: str, text: str) -> Block:
 def _verdict_block(evaluation: Mapping[str, Any]) -> Block:
     kind, title = _VERDICTS[evaluation["success"]]
     judge = content_text(evaluation["judge"])
-    if judge == OWN_VALIDATION:
-        judge = "the scenario's own validation, without a model"
+    judge = "the scenario's own validation, without a model" if judge == OWN_VALIDATION else judge
     lines = [f"{'judge:' if evaluation['success'] is None else 'rated by'} {judge}"]
     if is_unscored(evaluation):
         lines.append("unscored: without an oracle event, idle play can succeed; success rates leave this episode out")
@@ -361,7 +359,7 @@ def _facts(evaluation: Mapping[str, Any]) -> Iterator[str]:
             yield text.format(number)
     if (used := _number(evaluation.get("memory_mib"))) is not None:
         limit = _number(evaluation.get("memory_limit_mib"))
-        allowed = "" if limit is None else f", limit {limit} MiB above the loaded package"
+        allowed = f", limit {limit} MiB above the loaded package" if limit else ""
         yield f"worker memory {used} MiB{allowed}"
 
 
@@ -384,8 +382,8 @@ def _event_blocks(evaluation: Mapping[str, Any]) -> Iterator[Block]:
         return
     n_omitted = max(len(events) - MAX_EVENTS, 0)
     n_dropped = n_omitted + _count(evaluation.get("events_dropped"))
-    left_out = [f"{format_count(n_dropped)} left out"] if n_dropped else []
-    title = " · ".join(["event log", pluralize(len(events) - n_omitted, "event"), *left_out])
+    left_out = f" · {format_count(n_dropped)} left out" if n_dropped else ""
+    title = f"event log · {pluralize(len(events) - n_omitted, 'event')}{left_out}"
     yield text_block("observation", title, _masked("\n".join(map(_event_text, events[:MAX_EVENTS]))))
 
 
@@ -405,7 +403,7 @@ def _event_text(event: object) -> str:
 
 
 def _time_text(value: object) -> str:
-    """Return simulated seconds as such, and as date and time if they count from 1970, as in most own scenarios."""
+    """Return simulated seconds, as date and time if they count from 1970, as in most own scenarios."""
     seconds = _number(value)
     if seconds and isinstance(value, int | float) and MIN_DATE_S <= value < MAX_DATE_S:
         return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S")
@@ -489,7 +487,6 @@ def _input_blocks(step: StepState, observed: Sequence[object], full: bool) -> It
 
 
 def _action_blocks(step: StepState, currency: str) -> Iterator[Block]:
-    """Yield the agent's thought, text and tool calls, and the measurements of its answer."""
     answer = chats[-1][-1] if (chats := step.chats) and chats[-1] and _is_assistant(chats[-1][-1]) else {}
     yield from reasoning_blocks(answer)
     answer_text, text = message_content(answer), step.action.text or ""
@@ -510,7 +507,6 @@ def _action_blocks(step: StepState, currency: str) -> Iterator[Block]:
 
 
 def _answer_note(step: StepState, currency: str) -> Iterator[Block]:
-    """Yield a note with endpoint, model, speed, cost and token usage of an answer."""
     names = [mask_secrets(name) for name in (step.endpoint, step.model) if name]
     measured = [
         f"first token {format_duration(step.ttft_s)}" if step.ttft_s is not None else "",
@@ -535,7 +531,6 @@ def _reply_blocks(step: StepState) -> list[Block]:
 
 
 def _end_blocks(episode: Episode) -> Iterator[Block]:
-    """Yield the blocks after an episode's last step: the streaming answer, and the error that ended the episode."""
     if (answer := episode.streaming) is not None:
         yield from _streaming_blocks(answer)
     if episode.error_type or episode.error_message:
@@ -545,7 +540,6 @@ def _end_blocks(episode: Episode) -> Iterator[Block]:
 
 
 def _streaming_blocks(answer: StreamingAnswer) -> Iterator[Block]:
-    """Yield the received part of the answer, and its token rate, or before the first token, the awaited endpoint."""
     if answer.failures:
         yield text_block("warning", f"{FALLBACK_MARK} no answer from", mask_secrets("\n".join(answer.failures)))
     thought, text = split_thought(answer.text)
@@ -589,7 +583,7 @@ def missing_file_text(reason: str) -> str:
 
 
 def transcript_text(blocks: Iterable[Block]) -> str:
-    """Return the headings and original texts of blocks as plain text, which is untrusted."""
+    """Return the headings and original texts of blocks, which are untrusted."""
     return "\n\n".join(f"■ {shown.title}\n{shown.raw}".rstrip("\n") for shown in blocks)
 
 
@@ -602,25 +596,19 @@ def streaming_tail(text: str, n_dropped: int = 0) -> str:
         return text
     lines = text.rsplit("\n", MAX_STREAMING_LINES)
     if len(lines) > MAX_STREAMING_LINES:
-        n_dropped += len(lines[0]) + 1
-        lines = lines[1:]
+        n_dropped += len(lines.pop(0)) + 1
     shown: list[str] = []
-    offset = n_hidden = n_dropped
+    offset = n_hidden = n_dropped  # offset: position of the line in the whole text
     for line in lines:
-        start = _tail_start(line, offset)
+        start = 0
+        if len(line) > MAX_STREAMING_CHARS:  # the tail starts at the word after a multiple of _STRIDE
+            start = -(-(offset + len(line) - MAX_STREAMING_CHARS) // _STRIDE) * _STRIDE - offset
+            start = line.find(" ", start, start + _WORD) + 1 or start
         if n_hidden + start:
             shown.append(f"… ({n_hidden + start} earlier characters hidden while streaming)")
         shown.append(line[start:])
         offset, n_hidden = offset + len(line) + 1, 0
     return "\n".join(shown)
-
-
-def _tail_start(line: str, offset: int) -> int:
-    # offset: position of the line in the whole text; the tail starts at a multiple of _STRIDE
-    if len(line) <= MAX_STREAMING_CHARS:
-        return 0
-    start = -(-(offset + len(line) - MAX_STREAMING_CHARS) // _STRIDE) * _STRIDE - offset
-    return line.find(" ", start, start + _WORD) + 1 or start
 
 
 class WholeEpisode(NamedTuple):

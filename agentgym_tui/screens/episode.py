@@ -105,8 +105,7 @@ class EpisodeScreen(ConsoleScreen[str]):
         self._load_context: tuple[object, ...] | None = None
         self._notes_state = session.library.notes_state if session.library is not None else None
         self._restore_keys: Callable[[], None] | None = None
-        self._heading = StaticLines(id="heading")
-        self._steps, self._views = StepTable(), EpisodeTabs(id="views")
+        self._heading, self._steps, self._views = StaticLines(id="heading"), StepTable(), EpisodeTabs(id="views")
         self._find = FindBar(lambda: self._views.view, self._views.rows_with, id="find")
 
     def compose(self) -> ComposeResult:

@@ -115,7 +115,7 @@ class LivePane(Vertical):
         raise NotImplementedError
 
     def follow_key(self, live: LivePanes) -> str:
-        """Return the label of the key that goes to the end of the list; "" while the list follows its end."""
+        """Return the key that goes to the end of the list; "" while the list follows its end."""
         return "" if self.view.follow else live.key("list.bottom")
 
 
@@ -343,7 +343,6 @@ class LivePanes(Split):
 
     @property
     def step(self) -> int:
-        """Index of the selected step."""
         return self.steps.step
 
     @property
@@ -353,15 +352,13 @@ class LivePanes(Split):
 
     @property
     def shows_world(self) -> bool:
-        """Whether the picture of the environment is shown instead of the transcript."""
         return self.has_class(f"-{WORLD_KEY}")
 
     def key(self, command: str) -> str:
-        """Return the label of a command's key."""
         return keymap_of(self.app).key(command)
 
     def next_view(self) -> None:
-        """Show the next of the panes that take turns; the picture is in the place of the transcript or hidden."""
+        """Show the next of the panes that take turns, of transcript and picture the one that is not hidden."""
         if self.episode is not None:
             hidden = self._transcript if self.shows_world else self._world
             turns = [pane for pane in self._turns if pane is not hidden]
@@ -494,8 +491,7 @@ class LiveScreen(ControlScreen):
         self._loaded_id = self._started_id = ""
         self._loaded: Episode | None = None
         self._panes = LivePanes(self.session.store, self.session.read_only, self.ui_state)
-        self._status = StaticLines(self._status_lines, id="status")
-        self._progress = StaticLines(self._progress_lines, id="progress")
+        self._status, self._progress = StaticLines(id="status"), StaticLines(id="progress")
 
     def compose(self) -> ComposeResult:
         yield self._status
@@ -524,16 +520,12 @@ class LiveScreen(ControlScreen):
         return self._panes.environments.key
 
     def action_open(self) -> None:
-        if self._episode is None:
-            self.toast("no episode selected")
-        else:
-            self.post_message(self.OpenEpisode(self._episode.episode_id))
+        if episode := self._watched():
+            self.post_message(self.OpenEpisode(episode.episode_id))
 
     def action_events(self) -> None:
-        if self._episode is None:
-            self.toast("no episode selected")
-        else:
-            self.post_message(self.EventsRequested(self._episode.episode_id))
+        if episode := self._watched():
+            self.post_message(self.EventsRequested(episode.episode_id))
 
     def action_neighbor(self, by: int) -> None:
         if self._picker.select_neighbor(self.session.store, by) is None:
@@ -545,10 +537,13 @@ class LiveScreen(ControlScreen):
         self._panes.next_view()
 
     def action_world(self) -> None:
+        if self._watched():
+            self._panes.toggle_world()
+
+    def _watched(self) -> Episode | None:
         if self._episode is None:
             self.toast("no episode selected")
-        else:
-            self._panes.toggle_world()
+        return self._episode
 
     @needs_node
     def action_cancel(self) -> None:
@@ -657,14 +652,10 @@ class LiveScreen(ControlScreen):
         if (newest_loss := store.notice_list.recent_loss) is not None:
             return [notice_line(newest_loss, width)]
         batch = self._shown_batch
+        lost, spent = (store.is_lost(batch), store.usage_of(batch)) if batch else (False, None)
+        n_waiting, currency = store.batch_registry.n_waiting, store.currency
         line = progress_line(
-            batch,
-            width,
-            now=store.now(),
-            lost=batch is not None and store.is_lost(batch),
-            spent=store.usage_of(batch) if batch else None,
-            n_waiting=store.batch_registry.n_waiting,
-            currency=store.currency,
+            batch, width, now=store.now(), lost=lost, spent=spent, n_waiting=n_waiting, currency=currency
         )
         line = line or notice_line(store.notice_list.newest, width)
         return [line or ended_line(store, keymap_of(self.app).key("run.summary"), width)]
@@ -676,7 +667,6 @@ class LiveScreen(ControlScreen):
 
     @property
     def _shown_batch(self) -> BatchRun | None:
-        """The batch of the progress line."""
         batches = self.session.store.batch_registry
         return batches.active() or (None if self.session.store.notice_list.newest else batches.interrupted())
 
