@@ -129,13 +129,7 @@ class Block(NamedTuple):
 
 
 def text_block(
-    kind: BlockKind,
-    title: str,
-    text: str,
-    *,
-    title_text: str = "",
-    full_length: object = None,
-    shown_text: str | None = None,
+    kind: BlockKind, title: str, text: str, *, title_text: str = "", full_length: object = None, shown_text: str = ""
 ) -> Block:
     """Return a block of untrusted text, or of its part ``shown_text``.
 
@@ -143,9 +137,8 @@ def text_block(
     before the node clipped it; any value but an int if it was not clipped.
     """
     title, n_hidden = sanitize_line(title), 0
-    laid_out = (text if shown_text is None else shown_text)[:MAX_TEXT]
-    shown, has_unsafe = sanitize_lines(laid_out, MAX_TEXT) if text else ([], False)
-    if shown_text is None:
+    shown, has_unsafe = sanitize_lines((shown_text or text)[:MAX_TEXT], MAX_TEXT) if text else ([], False)
+    if not shown_text:
         too_many = len(shown) > MAX_TEXT_LINES
         n_hidden = len(text.split("\n", MAX_TEXT_LINES)[-1]) if too_many else max(len(text) - MAX_TEXT, 0)
     if type(full_length) is int:

@@ -73,7 +73,6 @@ class ShownEpisode(NamedTuple):
 
     @property
     def failure_blocks(self) -> list[Block]:
-        """What is shown where there are no steps."""
         return failure_blocks(self.loaded.missing_reason if self.loaded else self.failure)
 
     @property
@@ -118,8 +117,7 @@ class StepTranscript(EpisodeContent):
         self.transcript = Transcript(id=id)
         super().__init__(self.transcript)
         self._subject = ""
-        self._show_all_messages = False
-        self._has_more = False
+        self._show_all_messages = self._has_more = False
 
     def show(self, shown: ShownEpisode) -> None:
         if (subject := f"{shown.key}/{shown.step}") != self._subject:
@@ -323,14 +321,11 @@ class EpisodeJson(EpisodeContent):
     def text(self, shown: ShownEpisode, *, raw: bool) -> str:
         if raw and shown.loaded is not None and shown.loaded.data is not None:
             return shown.loaded.data.decode("utf-8", "replace")
-        return (self._text if shown.loaded is self._loaded else None) or ""
+        return (shown.loaded is self._loaded and self._text) or ""
 
     async def _format(self, loaded: LoadedEpisode | None) -> None:
-        if loaded is None:
-            text = ""
-        elif loaded.data is None:
-            text = missing_file_text(loaded.missing_reason)
-        else:
+        text = missing_file_text(loaded.missing_reason) if loaded else ""
+        if loaded and loaded.data is not None:
             text = await asyncio.to_thread(pretty_json, loaded.data)
         shown = await asyncio.to_thread(TextRows, text)
         if loaded is self._loaded and self._view.is_attached:  # else another episode is shown, or the screen was closed
