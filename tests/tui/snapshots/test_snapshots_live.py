@@ -62,7 +62,7 @@ def after_keys(*keys: str, texts: tuple[str, ...]) -> RunBefore:
     async def run_before(pilot: Pilot[None]) -> None:
         await wait_until(
             pilot,
-            lambda: bool(pilot.app.screen_stack[0].query("#steps")) and pilot.app.focused is not None,
+            lambda: bool(pilot.app.screen_stack[0].query("#environments")) and pilot.app.focused is not None,
             "the panes",
         )
         await pilot.pause()
