@@ -310,13 +310,17 @@ class LivePanes(Split):
     def compose(self) -> ComposeResult:
         yield from (self._left, self._right)
 
+    def on_mount(self) -> None:
+        if self.episode is not None:  # it was drawn before its panes could be mounted
+            self.draw(self.episode)
+
     def _pane(self, kind: type[PaneType]) -> PaneType:
         return next(pane for pane in self._panes.values() if isinstance(pane, kind))
 
     def draw(self, episode: Episode | None) -> None:
         """Show the current state of the store and the episode ``episode``."""
         previous, self.episode = self.episode, episode
-        if episode is not None and not self._steps.is_attached:
+        if episode is not None and self._left.is_attached and not self._steps.is_attached:
             for side in (self._left, self._right):
                 panes = [self._panes[spec.id] for spec in LIVE_PANES if spec.side == side.id]
                 side.mount(*(pane for pane in panes if pane not in (self._environments, self._welcome)))
