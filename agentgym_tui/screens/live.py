@@ -569,8 +569,8 @@ class LiveScreen(ControlScreen):
 
     @needs_node
     def action_pause(self) -> None:
-        """Pause or resume the batch of the watched episode; this also works between two episodes."""
-        if (batch := self._batch()) is None:
+        """Pause or resume the batch of the watched episode, also between two episodes; else resume an interrupted one."""
+        if (batch := self._batch() or self.session.store.batch_registry.interrupted()) is None:
             self.toast("no batch is running")
         else:
             self.pause_or_resume(batch.batch_id, [batch])
@@ -667,7 +667,7 @@ class LiveScreen(ControlScreen):
     def _batch(self) -> BatchRun | None:
         store, episode = self.session.store, self._episode
         batch = store.batches.get(episode.batch_id) if episode is not None and episode.running else None
-        return batch or self._shown_batch or next(iter(unfinished_batches(store)), None)
+        return batch or store.batch_registry.active() or next(iter(unfinished_batches(store)), None)
 
     @property
     def _shown_batch(self) -> BatchRun | None:

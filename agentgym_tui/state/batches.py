@@ -103,9 +103,9 @@ class BatchRegistry:
         return next((batch for batch in reversed(self.batches.values()) if batch.status in _ACTIVE), None)
 
     def interrupted(self) -> BatchRun | None:
-        """Return the newest batch if it was interrupted for a known reason."""
+        """Return the newest batch if it was interrupted, for a known reason or by the end of its node."""
         newest = next(reversed(self.batches.values()), None)
-        return newest if newest is not None and newest.status == "interrupted" and newest.interruption else None
+        return newest if newest is not None and newest.status == "interrupted" else None
 
     def apply_episode_started(self, item: EpisodeStarted, node: str) -> None:
         if (batch := self._get(item.batch_id)) is not None:

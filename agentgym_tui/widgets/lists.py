@@ -219,7 +219,8 @@ class LineRenderer(ScrollView, inherit_bindings=False):
     def refresh_changed(self) -> None:
         """Repaint only the rows whose content has changed since the last repaint."""
         if self._measure() or not self._screen_strips:
-            self.refresh(self.outer_size.region)
+            if self.is_on_screen:  # else it is painted when it is shown
+                self.refresh(self.outer_size.region)
             return
         rows = ((row, self._draw_row(row)) for row in range(self.outer_size.height - self.styles.gutter.height))
         if changed := {row: strip for row, strip in rows if strip is not self._screen_strips.get(row)}:
