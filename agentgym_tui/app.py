@@ -39,12 +39,12 @@ from agentgym_tui.commands import (
     keymap_of,
 )
 from agentgym_tui.config import Notify, Settings, UiState, problem_summary
+from agentgym_tui.presenters.cells import cut, display_width, wrap_text
 from agentgym_tui.presenters.episode_facts import failover_text
 from agentgym_tui.presenters.live import no_environments
 from agentgym_tui.presenters.machine import held_text
 from agentgym_tui.presenters.number_format import format_count, pluralize
 from agentgym_tui.presenters.run_rows import ended_run_text
-from agentgym_tui.presenters.text_width import cut, display_width, wrap_text
 from agentgym_tui.safe_text import masked_line, sanitize_message
 from agentgym_tui.screens.base import ConsoleScreen, ScreenContext
 from agentgym_tui.services import RedrawThrottle, announce, save_screenshot, start_worker, toast
@@ -66,7 +66,7 @@ from agentgym_tui.widgets.split import resize_focused, zoom_focused
 from runner.events.control import StartArgs
 
 if TYPE_CHECKING:
-    from agentgym_tui.screens.episodes.screen import EpisodesScreen
+    from agentgym_tui.screens.episode_lists import EpisodesScreen
     from agentgym_tui.screens.runs import RunSummaryScreen
     from agentgym_tui.state.batches import BatchRun
     from agentgym_tui.state.episode import Episode
@@ -437,7 +437,7 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
             screen.show_run(event.run_id)
 
     async def on_console_screen_episodes_requested(self, event: ConsoleScreen.EpisodesRequested) -> None:
-        from agentgym_tui.screens.episodes.screen import EpisodesScreen
+        from agentgym_tui.screens.episode_lists import EpisodesScreen
 
         if isinstance(screen := await self._switch_to(EPISODES_SCREEN), EpisodesScreen):
             screen.filter.text = event.words
@@ -488,7 +488,7 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
             self.push_screen(HexDumpDialog(text))
 
     def action_leave(self) -> None:
-        from agentgym_tui.screens.dialogs.confirm import quit_dialog
+        from agentgym_tui.screens.dialogs.texts import quit_dialog
 
         async def quit_answered(answer: str | None) -> None:
             if answer == "stop" and has_unfinished(self.session):
@@ -589,7 +589,7 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
         await self._report_failure(self.session.start_node)
 
     def action_stop_node(self) -> None:
-        from agentgym_tui.screens.dialogs.confirm import stop_node_dialog
+        from agentgym_tui.screens.dialogs.texts import stop_node_dialog
 
         if has_unfinished(self.session):
             self.push_screen(stop_node_dialog(self.session.store), self._stop_answered)
@@ -612,7 +612,7 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
             self._restart_answered("restart")
 
     def _offer_restart(self, difference: ProfileDifference | None) -> None:
-        from agentgym_tui.screens.dialogs.confirm import restart_node_dialog
+        from agentgym_tui.screens.dialogs.texts import restart_node_dialog
 
         self.push_screen(restart_node_dialog(self.session.store, difference), self._restart_answered)
 
@@ -642,7 +642,7 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
             announce(self, f"{held_text(node)}\npress {keymap_of(self).key('node.history')} to send them")
 
     def action_send_history(self) -> None:
-        from agentgym_tui.screens.dialogs.confirm import send_history_dialog
+        from agentgym_tui.screens.dialogs.texts import send_history_dialog
 
         node = self.session.store.holding_node
         if self.accepts_keys and (node is None or not HELD.is_met(self.session)):

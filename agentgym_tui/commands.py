@@ -197,7 +197,7 @@ def lazy(path: str) -> Callable[..., Any]:
 
 LIVE_SCREEN: Final = ScreenSpec("live", "1", "Live", lazy("screens.live:LiveScreen"), ALWAYS, "running episodes")
 EPISODES_SCREEN: Final = ScreenSpec(
-    "episodes", "2", "Episodes", lazy("screens.episodes.screen:EpisodesScreen"), ALWAYS, "stored and running episodes"
+    "episodes", "2", "Episodes", lazy("screens.episode_lists:EpisodesScreen"), ALWAYS, "stored and running episodes"
 )  # fmt: skip
 EVENTS_SCREEN: Final = ScreenSpec(
     "events", "3", "Events", lazy("screens.line_browser:EventsScreen"), BUS, "all bus messages"

@@ -1,29 +1,152 @@
-"""Data model of lists and tables, independent of widgets.
-
-- Cells and lines: ``Cell``, ``Line``, ``join_parts``.
-- Sources of lines: ``TextSource``, ``KeyLookup``, ``FixedLines``.
-- Cells of numbers: ``count_cell``, ``cost_cell``, ``score_cells``.
-- Table columns: ``Column``, ``arrange_columns``, ``fit_row``.
-- Sorting by a column: ``sorting_after_click``, ``next_sorting``, ``header_row``.
-"""
+"""Lines of cells and tables, independent of widgets: text measured in columns, safe cells, columns, listings."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Literal, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
-from agentgym_tui.presenters.number_format import (
-    UNKNOWN,
-    format_cost,
-    format_count,
-    format_interval,
-    format_percent,
-    format_reward,
+from rich.cells import cell_len, set_cell_size, split_graphemes
+
+from agentgym_tui.presenters.number_format import UNKNOWN, format_cost, format_count
+from agentgym_tui.safe_text import (
+    MAX_LINE_CHARS,
+    UNSAFE_MARK,
+    has_unsafe_chars,
+    masked_line,
+    sanitize_line,
+    sanitize_text,
 )
-from agentgym_tui.presenters.text_width import cut, display_width, fit, wrap_text
-from agentgym_tui.safe_text import MAX_LINE_CHARS, UNSAFE_MARK, has_unsafe_chars, sanitize_line
-from agentgym_tui.state.query import Sorting
+from agentgym_tui.state.query import FieldSet, FilteredList, Rank, Row, Sorting, value_rank
+
+if TYPE_CHECKING:
+    from agentgym_tui.state.query import Completion
+    from runner.query.fields import Field as QueryField
+    from runner.query.fields import GetValue, Kind
+    from runner.query.syntax import QueryError
+
+
+LIST_MARGIN: Final = 2
+"""Columns beside the text of a list: the cursor mark on the left, and a blank before the scroll bar on the right."""
+
+ENV_WIDTH: Final = 11
+"""Columns of the environment in tables of episodes and results."""
+RUN_ENV_WIDTH: Final = 24
+"""Columns of the environment in tables of runs."""
+
+_CUT = "…"
+_FAMILY: Final = "are:"
+_SCENARIO: Final = "are:scenario_"
+_MAX_CACHED_CHARS: Final = 512
+"""Length in characters below which a cut text is cached, because the same lines are drawn repeatedly."""
+
+_cached_head = lru_cache(1_024)(set_cell_size)
+
+
+def display_width(text: str) -> int:
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def fit(text: str, width: int, *, right: bool = False) -> str:
+    """Return ``text`` in exactly ``width`` columns: padded with blanks, or cut at the end with an ellipsis."""
+    if len(text) > width > 0 and text[: width + 1].isascii():
+        return text[: width - 1] + _CUT
+    room = width - display_width(text)
+    if room >= 0:
+        return " " * room + text if right else text + " " * room
+    if width <= 0:
+        return ""
+    return (_cached_head if len(text) < _MAX_CACHED_CHARS else set_cell_size)(text, width - 1) + _CUT
+
+
+def _safe_line(text: str) -> str:
+    return text if text.isascii() and text.isprintable() else sanitize_line(text, len(text) * len("\\u{10ffff}"))
+
+
+def cut(text: str, width: int) -> str:
+    """Cut ``text`` to at most ``width`` columns; an ellipsis replaces the end of the text."""
+    text = _safe_line(text)
+    return text if display_width(text) <= width else fit(text, width)
+
+
+def cut_start(text: str, width: int) -> str:
+    """Cut ``text``, such as a path, to at most ``width`` columns; an ellipsis replaces the start of the text."""
+    return cut_middle(text, width, 0)
+
+
+def cut_middle(text: str, width: int, n_first: int | None = None) -> str:
+    """Cut ``text`` to at most ``width`` columns; an ellipsis replaces what follows the first half, or ``n_first``.
+
+    This keeps names apart that have a common prefix.
+    """
+    text = _safe_line(text)
+    if display_width(text) <= width:
+        return text
+    if width <= 0:
+        return ""
+    n_first = (width - 1) // 2 if n_first is None else n_first
+    start, rest = len(text), width - 1 - n_first
+    while start and display_width(text[start - 1 :]) <= rest:
+        start -= 1
+    while start < len(text) and not display_width(text[start]):
+        start += 1  # its base did not fit, and the ellipsis must not bear the mark
+    return f"{set_cell_size(text, n_first)}{_CUT}{text[start:]}"
+
+
+def shorten_environment(name: str, width: int) -> str:
+    """Leave the common start of the names of ARE's scenarios out of a name that does not fit into ``width`` columns."""
+    if display_width(name) <= width or not name.lower().startswith(_SCENARIO):
+        return name
+    return f"{name[: len(_FAMILY)]}{_CUT}{name[len(_SCENARIO) :]}"
+
+
+def environment_text(name: str, width: int = ENV_WIDTH) -> str:
+    return shorten_environment(name, width) or UNKNOWN
+
+
+def wrap_text(text: str, width: int, limit: int) -> list[str]:
+    """Wrap text into at most ``limit`` rows of ``width`` columns, of which the last may end with an ellipsis."""
+    parts = sanitize_text(text).split("\n")
+    rows = [line[start:stop] for line in parts for start, stop in wrap_offsets(line, width)]
+    if len(rows) <= limit:
+        return rows
+    return [*rows[: limit - 1], cut(" ".join(rows[limit - 1 :]), width)] if limit > 0 else []
+
+
+def wrap_offsets(text: str, width: int) -> list[tuple[int, int]]:
+    """Return the start and stop of each row of a text; a blank at a break belongs to no row."""
+    if width < 2 or display_width(text) <= width:
+        return [(0, len(text))]
+    return list(_narrow(text, width) if text.isascii() else _wide(text, width))
+
+
+def _narrow(text: str, width: int) -> Iterator[tuple[int, int]]:
+    start, end = 0, len(text)
+    while end - start > width:
+        stop = text.rfind(" ", start + 1, start + width + 1)
+        stop = start + width if stop < 0 else stop
+        yield start, stop
+        start = stop + (text[stop] == " ")
+    yield start, end
+
+
+def _wide(text: str, width: int) -> Iterator[tuple[int, int]]:
+    """Wrap text with wide or zero-width characters; a row never ends inside a grapheme."""
+    start = used = since_blank = 0
+    blank = -1
+    for left, _, size in split_graphemes(text)[0]:
+        if text[left] == " ":
+            blank, since_blank = left, -size
+        if used + size > width:
+            stop = blank if blank > start else left
+            yield start, stop
+            start, used = (blank + 1, since_blank) if stop == blank else (left, 0)
+        used += size
+        since_blank += size
+    yield start, len(text)
+
 
 # fmt: off
 WorldTone: TypeAlias = Literal[
@@ -50,12 +173,10 @@ class Cell(_TextAndTone):
 
     Any text may be passed: it is made safe here, before it can be measured or cut, because a visible symbol is wider
     than the control character for which it stands. A text with unsafe characters gets the mark ``⚠``.
-
-    Attributes:
-        raw: the passed text if it contains unsafe characters, for a hex dump; else "".
     """
 
     raw: str = ""
+    """The passed text if it contains unsafe characters, for a hex dump."""
 
     def __new__(cls, text: str, tone: Tone = "plain") -> Self:
         if text.isascii() and text.isprintable() and len(text) <= MAX_LINE_CHARS:
@@ -68,7 +189,6 @@ class Cell(_TextAndTone):
         return cell
 
     def cut(self, width: int) -> Self:
-        """Return the cell for at most ``width`` columns; an ellipsis replaces the end of its text."""
         cell = self._replace(text=cut(self.text, width))
         if self.raw:
             cell.raw = self.raw
@@ -87,22 +207,14 @@ UNSAFE_BADGE: Final = Cell(f"{UNSAFE_MARK} unsafe bytes", "warn")
 class TextSource(Protocol):
     """The lines of a list or table. A widget requests only the lines that are visible."""
 
-    def __len__(self) -> int:
-        """Return the number of lines."""
-        ...
+    def __len__(self) -> int: ...
 
     def line(self, index: int, width: int) -> Line:
-        """Return one line for ``width`` terminal columns; in a table, the line has one cell per table column.
-
-        If a line has fewer cells than the table has columns, the last cell of the line spans the remaining columns.
-        """
+        """Return one line for ``width`` columns; in a table, the last cell spans the columns that have no cell."""
         ...
 
     def key(self, index: int) -> str:
-        """Return an identifier of the line that does not change when other lines are added or removed.
-
-        The cursor stays on the line with this key; the index of the line as text unless a subclass overrides this.
-        """
+        """Return what identifies the line, on which the cursor stays when other lines are added or removed."""
         return str(index)
 
 
@@ -110,9 +222,7 @@ class TextSource(Protocol):
 class KeyLookup(Protocol):
     """A ``TextSource`` that finds a line by its key without comparing all keys."""
 
-    def row_of(self, key: str) -> int | None:
-        """Return the index of the line with this key; None if there is no such line."""
-        ...
+    def row_of(self, key: str) -> int | None: ...
 
 
 @runtime_checkable
@@ -120,21 +230,15 @@ class FoldedText(Protocol):
     """A ``TextSource`` that breaks texts into lines, so that what is searched for may go on in the next line."""
 
     def find_rows(self, expression: re.Pattern[str]) -> list[int]:
-        """Return for each match of an expression the line in which it starts."""
+        """Return for each match the line in which it starts."""
         ...
 
     def found_in(self, index: int, expression: re.Pattern[str]) -> list[tuple[int, int]]:
-        """Return start and end of what a line shows of each match, counted in the joined texts of its cells."""
+        """Return start and end of what a line shows of each match, counted in its joined texts."""
         ...
 
 
 class FixedLines(TextSource):
-    """A ``TextSource`` over a sequence of finished lines; the key of a line is its index.
-
-    Args:
-        lines: the lines from top to bottom.
-    """
-
     def __init__(self, lines: Sequence[Line]) -> None:
         self._lines = lines
 
@@ -146,30 +250,22 @@ class FixedLines(TextSource):
 
 
 class Column(NamedTuple):
-    """A table column.
-
-    Attributes:
-        title: the heading.
-        width: width in terminal columns; None for the one column of a table that takes the remaining space.
-        right: whether the text is right-aligned.
-        rank: when space is short, the column with the highest rank is dropped first; rank 0 is never dropped.
-        min_width: minimum width of a column whose ``width`` is None, as long as another column can be dropped.
-    """
-
     title: str
     width: int | None
+    """Terminal columns; None for the one column of a table that takes the remaining space."""
     right: bool = False
     rank: int = 0
+    """When space is short, the column with the highest rank is dropped first; rank 0 is never dropped."""
     min_width: int = 12
+    """Of a column whose ``width`` is None, as long as another column can be dropped."""
 
 
 def line_width(line: Line) -> int:
-    """Return the display width of a line in terminal columns."""
     return sum(display_width(cell.text) for cell in line)
 
 
 class ColumnPosition(NamedTuple):
-    """A visible column: its index in the table, its width, and whether its text is right-aligned."""
+    """A visible column by its index in the table."""
 
     column: int
     width: int
@@ -197,10 +293,7 @@ def arrange_columns(columns: Sequence[Column], width: int) -> list[ColumnPositio
 def fit_row(
     texts: Sequence[tuple[str, Tone]], columns: Sequence[Column], layout: ColumnLayout, width: int
 ) -> Iterator[tuple[str, Tone]]:
-    """Yield one padded text per visible column.
-
-    If there are fewer texts than columns, the last text spans the remaining columns.
-    """
+    """Yield one padded text per visible column; the last one of fewer texts than columns spans the rest."""
     last = len(texts) - 1 if 0 < len(texts) < len(columns) else -1
     between, room = "", width
     for column, size, right in layout:
@@ -219,86 +312,59 @@ def _total_width(columns: Iterable[Column]) -> int:
 
 
 NO_VALUE: Final = Cell(UNKNOWN, "dim")
-"""Stands for a number that is not known, or for none."""
 
 
 def count_cell(count: int, tone: Tone = "plain") -> Cell:
-    """Return a count; an en dash for 0."""
     return Cell(format_count(count), tone) if count else NO_VALUE
 
 
 def cost_cell(cost: float | None, currency: str) -> Cell:
-    """Return a cost; an en dash if it is not known."""
     return NO_VALUE if cost is None else Cell(format_cost(cost, currency))
 
 
 def cost_part(cost: float | None, currency: str) -> Line:
-    """Return a cost as a part of a line; no cell if it is not known."""
     return [] if cost is None else [Cell(f"cost {format_cost(cost, currency)}")]
 
 
 def tokens_part(n_tokens: int) -> Line:
-    """Return a number of tokens as a part of a line; no cell for 0."""
     return [Cell(f"{format_count(n_tokens)} tokens")] if n_tokens else []
 
 
-def score_cells(
-    rate: float | None, interval: tuple[float, float] | None, n_errors: int, reward: float | None
-) -> list[Cell]:
-    """Return success rate, its interval, number of errors and mean reward, as all tables of results show them."""
-    return [
-        Cell(format_percent(None if rate is None else 100 * rate)),
-        Cell(format_interval(interval), "dim"),
-        count_cell(n_errors, "bad"),
-        Cell(format_reward(reward)),
-    ]
-
-
 def indented_rows(text: str, width: int) -> list[Line]:
-    """Return up to four rows of a text, wrapped for ``width`` columns and indented by two."""
     return [[Cell("  "), Cell(row, "dim")] for row in wrap_text(text, max(width - 2, 20), 4)]
 
 
 def filter_cells(text: str, key: str, width: int) -> Line:
-    """Return the words of an active filter, cut to half of ``width`` columns, and the key that clears it."""
-    words = cut(text, max(width // 2 - len(key) - 9, 8))
-    return [Cell(words, "accent"), Cell(f" ({key} clears)", "dim")]
+    return [Cell(cut(text, max(width // 2 - len(key) - 9, 8)), "accent"), Cell(f" ({key} clears)", "dim")]
 
 
 def key_line(key: str, effect: str, width: int = 0) -> Line:
-    """Return the label of a key, padded to ``width`` columns, and its effect, which is our own text."""
     return [Cell(f"  {key:<{width}}  ", "accent"), Cell(effect)]
 
 
 def match_cells(n_shown: int, words: str, key: str, width: int) -> Line:
-    """Return the number of rows that match a filter, its words, and the key that clears it; no cell without words."""
     return [Cell(f"{n_shown:,} match ", "accent"), *filter_cells(words, key, width)] if words else []
 
 
 def sorting_cells(sorting: Sorting | None) -> Line:
-    """Return the chosen order of a table; no cell for the default order."""
     return [Cell(f"by {sorting.column} {sorting.sign}", "accent")] if sorting is not None else []
 
 
 def join_parts(parts: Sequence[Line], width: int) -> Line:
-    """Join parts of a line with separators; skip each part that does not fit into ``width`` columns.
-
-    The first part is always included. It is cut if it alone is wider than ``width``.
-    """
+    """Join parts of a line with separators; skip each part that does not fit. The first part is cut if need be."""
     shown: list[Cell] = []
     used = 0
     for part in filter(None, parts):
         more = [SEPARATOR, *part] if shown else list(part)
         needed = line_width(more)
-        if shown and used + needed > width:
-            continue
-        shown += more
-        used += needed
-    return shown if used <= width else cut_line(shown, width)
+        if not shown or used + needed <= width:
+            shown += more
+            used += needed
+    return cut_line(shown, width)
 
 
 def cut_line(shown: Line, width: int) -> list[Cell]:
-    """Return a line that fits into ``width`` columns; its end is cut with a mark if it is too wide."""
+    """Return a line that fits into ``width`` columns; an ellipsis replaces its end."""
     fitting: list[Cell] = []
     for cell in shown:
         room = width - line_width(fitting)
@@ -309,11 +375,7 @@ def cut_line(shown: Line, width: int) -> list[Cell]:
 
 
 def sorting_after_click(sorting: Sorting | None, column: Column) -> Sorting | None:
-    """Return the sort order after a click on a column title; None for the default order.
-
-    The first click sorts numbers in descending and texts in ascending order. A second click on the same title
-    reverses the order. A third click restores the default order.
-    """
+    """Return the order after a click on a title: numbers descending, texts ascending; reversed; the default."""
     first = Sorting(column.title, column.right)
     if sorting == first:
         return Sorting(column.title, not first.descending)
@@ -321,7 +383,7 @@ def sorting_after_click(sorting: Sorting | None, column: Column) -> Sorting | No
 
 
 def next_sorting(sorting: Sorting | None, columns: Sequence[Column]) -> Sorting | None:
-    """Return the sort order by the next column; after the last column, return None for the default order."""
+    """Return the order by the next column; after the last one, None for the default order."""
     titles = [column.title for column in columns]
     at = titles.index(sorting.column) + 1 if sorting is not None and sorting.column in titles else 0
     return Sorting(titles[at], columns[at].right) if at < len(columns) else None
@@ -330,15 +392,11 @@ def next_sorting(sorting: Sorting | None, columns: Sequence[Column]) -> Sorting 
 def header_row(
     columns: Sequence[Column], layout: ColumnLayout, sorting: Sorting | None = None
 ) -> Iterator[tuple[str, Tone]]:
-    """Yield one padded title per visible column; an arrow at the title of the sort column shows the direction.
-
-    An arrow for which the column has no room is in the gap beside it, so that no letter of the title is cut.
-    """
+    """Yield the padded titles, one with the arrow of the order; without room, it is in the gap beside the column."""
     gap = ""
     for place, (number, size, right) in enumerate(layout):
-        title, sign = columns[number].title, ""
-        if sorting is not None and sorting.column == title:
-            sign = sorting.sign
+        title = columns[number].title
+        sign = sorting.sign if sorting is not None and sorting.column == title else ""
         needs_gap = bool(sign) and len(title) >= size
         in_left_gap = needs_gap and bool(gap) and (right or place == len(layout) - 1)
         if in_left_gap:
@@ -349,3 +407,121 @@ def header_row(
             separator = " " if len(title) + 2 <= size else ""
             yield gap + fit(title + separator * bool(sign) + sign, size, right=right), "head"
         gap = COLUMN_GAP[1:] if needs_gap and not in_left_gap else COLUMN_GAP
+
+
+@dataclass(frozen=True)
+class Field(Generic[Row]):
+    """What is known of a row: a column with ``width`` (see ``Column``) and, with ``kind``, a field of a query."""
+
+    title: str
+    width: int | None = 0
+    value: GetValue[Row] | None = None
+    """What rows are sorted by and a query compares; the text of the column without ``cell``."""
+    kind: Kind | None = None
+    help: str = ""
+    cell: Callable[[Row], Cell] | None = None
+    tone: Tone = "plain"
+    name: str = ""
+    """Name in a query, unless it is the title."""
+    right: bool | None = None
+    rank: int = 0
+    min_width: int = 12
+    values: tuple[str, ...] = ()
+    """What a query offers even if no row has it."""
+
+    def column(self) -> Column:
+        right = self.kind in ("number", "duration") if self.right is None else self.right
+        return Column(self.title, self.width, right, self.rank, self.min_width)
+
+    def make_cell(self, row: Row) -> Cell:
+        if self.cell is not None:
+            return self.cell(row)
+        return Cell(str((self.value and self.value(row)) or UNKNOWN), self.tone)
+
+
+class Listing(Generic[Row]):
+    """The columns, orders and query fields of a kind of row; ``text`` returns the text in which words are found."""
+
+    def __init__(self, key: Callable[[Row], str], text: Callable[[Row], str], fields: Sequence[Field[Row]]) -> None:
+        self._key, self._text = key, text
+        self._shown = [field for field in fields if field.width != 0]
+        self.columns = tuple(field.column() for field in self._shown)
+        self._ranks = {field.title: partial(_rank, field.value) for field in self._shown if field.value}
+        named = [(field.name or field.title, field) for field in fields]
+        self.query_fields = FieldSet[Row](
+            *((name, each.kind, each.help, each.value) for name, each in named if each.kind and each.value),
+            values={name: each.values for name, each in named},
+        )
+
+    def line(self, row: Row) -> list[Cell]:
+        return [field.make_cell(row) for field in self._shown]
+
+    def rows(self) -> FilteredList[Row]:
+        return FilteredList(self._key, self._text, self._ranks, self.query_fields)
+
+
+def _rank(get: GetValue[Row], row: Row) -> Rank | None:
+    return value_rank(get(row))
+
+
+class ListingRows(TextSource, Generic[Row]):
+    def __init__(self, listing: Listing[Row], rows: FilteredList[Row]) -> None:
+        self._listing, self.rows = listing, rows
+
+    def __len__(self) -> int:
+        return len(self.rows.shown)
+
+    def key(self, index: int) -> str:
+        return self.rows.key(index)
+
+    def row_of(self, key: str) -> int | None:
+        return self.rows.place_of(key)
+
+    def line(self, index: int, width: int) -> Line:
+        return self._listing.line(self.rows.shown[index])
+
+
+N_ROWS: Final = 3
+"""Rows of the note."""
+_MAX_ERROR: Final = 400
+_HINTS: Final[Mapping[Kind, str]] = {
+    "text": "with * and ? as wildcards",
+    "id": "as far as you know it",
+    "number": "with : > >= < <= or a range such as 3..5",
+    "duration": "with : > >= < <= or a range such as 30s..2m",
+    "since": "an age or a time",
+    "until": "an age or a time",
+    "lookup": "a word, or several in quotation marks",
+}
+
+
+def query_note(error: QueryError | None, completion: Completion | None, width: int) -> list[Line]:
+    """Return why the query in a filter cannot be used, and what its end may become."""
+    offered = [] if completion is None else _offer(completion, width)
+    if error is None:
+        return offered
+    reason = f"✗ at {error.start + 1!s}: {masked_line(error, _MAX_ERROR)}"
+    rows = wrap_text(reason, width, N_ROWS - 1 if offered else N_ROWS)
+    return [*([Cell(row, "bad")] for row in rows), *offered[: N_ROWS - len(rows)]]
+
+
+def describe_field(field: QueryField) -> str:
+    return f"{field.description}; {_HINTS[field.kind]}"
+
+
+SYNTAX_ROWS: Final = [
+    ("word", 'rows that contain it; "several words" in quotation marks'),
+    ("a:x,y", "one of several values; a:none for a missing one"),
+    ("-a:x, NOT a:x", "all other rows"),
+    ("a OR b, (a b)", "one of them; both"),
+]
+"""The parts of a query beside fields, and what they select."""
+
+
+def _offer(completion: Completion, width: int) -> list[Line]:
+    if (field := completion.field) is None:
+        about, options = [], " ".join(completion.options)  # all fields of episodes fit 80 columns
+    else:
+        about = [[Cell(f"{field.name}: ", "accent"), Cell(describe_field(field), "dim")]]
+        options = "  ".join(completion.options) if completion.best else ""
+    return [*([Cell(row, "dim")] for row in wrap_text(options, width, N_ROWS - len(about)) if row), *about]

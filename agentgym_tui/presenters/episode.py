@@ -14,9 +14,14 @@ from agentgym_tui.presenters.cells import (
     Line,
     TextSource,
     Tone,
+    cut,
     cut_line,
+    cut_start,
+    display_width,
+    environment_text,
     join_parts,
     line_width,
+    wrap_offsets,
 )
 from agentgym_tui.presenters.episode_facts import FALLBACK_MARK, FLAG_MARK, annotation_count, episode_flags, tag_text
 from agentgym_tui.presenters.episode_rows import format_exact, reward_tone
@@ -31,7 +36,6 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.presenters.status_line import outcome_cell
-from agentgym_tui.presenters.text_width import cut, cut_start, display_width, environment_text, wrap_offsets
 from agentgym_tui.safe_text import masked_line, sanitize_line, sanitize_text
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episode_list import ListedEpisode, ListEntry, UnreadableFile

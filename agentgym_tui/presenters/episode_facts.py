@@ -9,7 +9,18 @@ from typing import Final, NamedTuple, cast
 
 import msgspec
 
-from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, cost_part, line_width
+from agentgym_tui.presenters.cells import (
+    Cell,
+    Column,
+    Line,
+    Tone,
+    cost_part,
+    cut,
+    cut_start,
+    display_width,
+    line_width,
+    wrap_offsets,
+)
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_count,
@@ -21,7 +32,6 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.presenters.payload import FOLD_WIDTH
-from agentgym_tui.presenters.text_width import cut, cut_start, display_width, wrap_offsets
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.episode import Episode, StepState, StreamingAnswer
 from agentgym_tui.state.episode_list import ListedEpisode

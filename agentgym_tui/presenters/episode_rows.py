@@ -6,9 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agentgym_tui.presenters.cells import (
+    ENV_WIDTH,
     Cell,
+    Field,
     Line,
+    Listing,
+    ListingRows,
     Tone,
+    cut,
+    display_width,
+    environment_text,
     indented_rows,
     join_parts,
     key_line,
@@ -16,7 +23,6 @@ from agentgym_tui.presenters.cells import (
     sorting_cells,
 )
 from agentgym_tui.presenters.episode_facts import FALLBACK_MARK, FLAG_MARK, episode_flags, tag_text
-from agentgym_tui.presenters.listing import Field, Listing, ListingRows
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_count,
@@ -26,7 +32,6 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.presenters.status_line import outcome_cell
-from agentgym_tui.presenters.text_width import ENV_WIDTH, cut, display_width, environment_text
 from agentgym_tui.safe_text import mask_secrets, masked_line
 from agentgym_tui.state.episode_list import (
     EpisodeList,
@@ -47,12 +52,9 @@ OUTCOME_WIDTH: Final = 24
 MIN_OUTCOME: Final = 9
 """Columns of the outcome before flags."""
 SELECTED: Final = "●"
-"""Mark of a selected episode."""
 
 
 class EpisodeRows(ListingRows[Any]):
-    """The episodes of a list; for an unreadable file, the reason spans several columns."""
-
     def __init__(self, episodes: EpisodeList) -> None:
         super().__init__(episode_listing(episodes), episodes)
 
@@ -63,7 +65,6 @@ class EpisodeRows(ListingRows[Any]):
 
 # fmt: off
 def episode_listing(episodes: EpisodeList) -> Listing[Any]:
-    """Return the columns of stored and live episodes; the list has their sort orders and query fields."""
     return Listing(entry_key, str, [
         Field("started", 12, cell=lambda row: _started_cell(row, is_selected=row.episode_id in episodes.selected)),
         Field("environment", ENV_WIDTH, cell=lambda row: Cell(environment_text(row.env))),
@@ -81,14 +82,14 @@ def episode_listing(episodes: EpisodeList) -> Listing[Any]:
 
 
 def list_summary(episodes: EpisodeList, state: str, key: str, width: int) -> Line:
-    """Return the line above the episode list: episode counts, filter words and sort order."""
-    n_unreadable = episodes.n_unreadable
+    n_unreadable, n_hidden = episodes.n_unreadable, episodes.n_selected_hidden
+    hidden = f", {n_hidden:,} of them not shown" if n_hidden else ""
     return join_parts(
         [
             [Cell(pluralize(episodes.n_episodes, "episode"), "head")],
             match_cells(len(episodes.shown), episodes.query.text, key, width),
             [Cell(f"▶ {episodes.n_running} running", "accent")] if episodes.n_running else [],
-            _selection_cells(episodes),
+            [Cell(f"{SELECTED}{len(episodes.selected):,} selected{hidden}", "accent")] if episodes.selected else [],
             sorting_cells(episodes.sorting),
             [Cell(state, "warn")] if state else [],
             [Cell(f"✗ {pluralize(n_unreadable, 'file')} cannot be read", "bad")] if n_unreadable else [],
@@ -98,37 +99,23 @@ def list_summary(episodes: EpisodeList, state: str, key: str, width: int) -> Lin
     )
 
 
-def _selection_cells(episodes: EpisodeList) -> Line:
-    if not episodes.selected:
-        return []
-    n_hidden = episodes.n_selected_hidden
-    hidden = f", {n_hidden:,} of them not shown" if n_hidden else ""
-    return [Cell(f"{SELECTED}{len(episodes.selected):,} selected{hidden}", "accent")]
-
-
 def reading_progress(progress: ReadProgress | None) -> str:
-    """Return how many of the found files have been read; the number is omitted while ``progress`` is None."""
     if progress is None:
         return "reading …"
     return f"reading {progress.n_read:,} of {pluralize(progress.n_found, 'file')}"
 
 
 def search_progress(progress: SearchProgress) -> str:
-    """Return how many of the episodes the full-text index has; "" if it has all."""
     if progress.is_complete:
         return ""
     return f"{progress.n_searched:,} of {pluralize(progress.n_episodes, 'episode')} are searched"
 
 
 def empty_episodes_lines(episodes: EpisodeList, key: Callable[[str], str], read_only: str, width: int) -> list[Line]:
-    """Return the text shown while the episode list has no rows."""
     if episodes.query:
-        words = episodes.query.text
-        return [
-            [Cell("No episode matches ", "head"), Cell(words, "accent")],
-            key_line(key("episodes.clear"), "shows all episodes"),
-        ]
-    head: Line = [Cell("No episodes yet.", "head")]
+        head: Line = [Cell("No episode matches ", "head"), Cell(episodes.query.text, "accent")]
+        return [head, key_line(key("episodes.clear"), "shows all episodes")]
+    head = [Cell("No episodes yet.", "head")]
     if read_only:
         return [head, *indented_rows(masked_line(read_only), width)]
     return [
@@ -144,7 +131,6 @@ def _started_cell(episode: ListedEpisode, *, is_selected: bool) -> Cell:
 
 
 def _flagged_outcome(episode: ListedEpisode) -> Cell:
-    """Return the outcome and the flags that say more than it does."""
     names = [name for name, _ in episode_flags(episode) if name != "truncated"]
     if not names:
         return outcome_cell(episode, OUTCOME_WIDTH)
@@ -155,7 +141,7 @@ def _flagged_outcome(episode: ListedEpisode) -> Cell:
 
 
 def unreadable_line(files: Sequence[UnreadableFile]) -> Line:
-    """Return how many files cannot be read and where they are listed; an empty line if there are none."""
+    """Return how many files cannot be read, and where they are listed."""
     n = sum(not isinstance(file, FoundLog) for file in files)
     text = f"✗ {pluralize(n, 'file')} cannot be read and {'is' if n == 1 else 'are'} not counted; Episodes lists them"
     return [Cell(text, "bad")] if n else []
@@ -163,8 +149,7 @@ def unreadable_line(files: Sequence[UnreadableFile]) -> Line:
 
 def _unreadable_row(file: UnreadableFile) -> Sequence[Cell]:
     if isinstance(file, FoundLog):
-        text = f"{file.path.name} · {file.reason}"
-        return [Cell("≡ log", "accent"), Cell(text)]
+        return [Cell("≡ log", "accent"), Cell(f"{file.path.name} · {file.reason}")]
     name, reason = file.path.name, file.reason.replace(str(file.path), file.path.name)
     text = masked_line(reason if name in reason else f"{name}: {reason}", 400)
     return [Cell("✗ unreadable", "bad"), Cell(text, "bad")]
@@ -178,14 +163,11 @@ def _agent_text(episode: ListedEpisode, tags: Sequence[str]) -> str:
 
 
 def reward_tone(episode: ListedEpisode) -> Tone:
-    """Return the tone of an episode's reward."""
-    if episode.outcome is None:
-        return "plain"
-    return "good" if episode.success else "dim"
+    return "plain" if episode.outcome is None else "good" if episode.success else "dim"
 
 
 def format_exact(number: int | None) -> str:
-    """Format an integer with all its digits, up to 15 digits; a larger integer is abbreviated."""
+    """Format an integer with all its digits if it has at most 15."""
     return str(number) if number is not None and abs(number) < 10**15 else format_count(number)
 
 
@@ -200,7 +182,7 @@ CONTEXT: Final = 12
 
 
 class HitRow(NamedTuple):
-    """A found line; ``episode`` is its row in the list, None beside other lines of the same episode."""
+    """A found line; only the first one of an episode has it."""
 
     found: FoundLine
     is_first: bool
@@ -226,7 +208,6 @@ HITS: Final = Listing[HitRow](
 
 
 def _from_words(hit: Hit) -> str:
-    """Return the line; if its words come late, only from shortly before them on."""
     if hit.start <= MAX_BEFORE:
         return hit.line.strip()
     return f"… {hit.line[hit.start - CONTEXT :].strip()}"
@@ -235,7 +216,6 @@ def _from_words(hit: Hit) -> str:
 def hits_heading(
     query: str, n_lines: int, n_read: int, n_episodes: int, n_passages: int | None, state: str, width: int
 ) -> Line:
-    """Return the line above the found lines."""
     read = "" if n_read == n_episodes else f"{n_read:,} of "
     passages = "counting …" if n_passages is None else pluralize(n_passages, "passage")
     return join_parts(

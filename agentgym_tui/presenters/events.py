@@ -9,7 +9,18 @@ from typing import Final, NamedTuple, get_args
 
 import msgspec
 
-from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, filter_cells, indented_rows, join_parts, key_line
+from agentgym_tui.presenters.cells import (
+    Cell,
+    Column,
+    Line,
+    Tone,
+    cut,
+    cut_middle,
+    filter_cells,
+    indented_rows,
+    join_parts,
+    key_line,
+)
 from agentgym_tui.presenters.episode_facts import FALLBACK_MARK
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
@@ -22,7 +33,6 @@ from agentgym_tui.presenters.number_format import (
 )
 from agentgym_tui.presenters.payload import payload_size
 from agentgym_tui.presenters.status_line import LINK_STATES
-from agentgym_tui.presenters.text_width import cut, cut_middle
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.sessions.event_reader import EventReader
 from agentgym_tui.state.event_log import (

@@ -6,7 +6,19 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, count_cell, join_parts, key_line, line_width
+from agentgym_tui.presenters.cells import (
+    Cell,
+    Column,
+    Line,
+    Tone,
+    count_cell,
+    cut,
+    environment_text,
+    join_parts,
+    key_line,
+    line_width,
+    wrap_text,
+)
 from agentgym_tui.presenters.episode_facts import answer_parts
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
@@ -18,7 +30,6 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.presenters.status_line import LINK_STATES, episode_line
-from agentgym_tui.presenters.text_width import cut, environment_text, wrap_text
 from agentgym_tui.safe_text import masked_line, masked_rows
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.query import Rank, Sorting, number_rank, sort_by_rank, text_rank

@@ -19,10 +19,19 @@ from agentgym_tui.logs import (
     line_query,
     parse_record,
 )
-from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, filter_cells, indented_rows, join_parts, key_line
+from agentgym_tui.presenters.cells import (
+    Cell,
+    Column,
+    Line,
+    Tone,
+    cut_start,
+    filter_cells,
+    indented_rows,
+    join_parts,
+    key_line,
+)
 from agentgym_tui.presenters.number_format import UNKNOWN, format_percent, format_size, format_time, pluralize
 from agentgym_tui.presenters.payload import payload_size
-from agentgym_tui.presenters.text_width import cut_start
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.event_log import EventMessage, LogEntry
 from agentgym_tui.state.query import Query, Searchable

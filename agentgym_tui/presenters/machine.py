@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from agentgym_tui.presenters.bottleneck import LIMIT_REACHED, METRICS_S, EndpointUse, Spread, endpoint_use
-from agentgym_tui.presenters.cells import SEPARATOR, Cell, Column, Line, Tone, join_parts
+from agentgym_tui.presenters.cells import SEPARATOR, Cell, Column, Line, Tone, cut, join_parts, wrap_text
 from agentgym_tui.presenters.episode_facts import endpoint_state
 from agentgym_tui.presenters.live import column_chart, health_label
 from agentgym_tui.presenters.number_format import (
@@ -26,7 +26,6 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.presenters.status_line import LINK_STATES
-from agentgym_tui.presenters.text_width import cut, wrap_text
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.batches import ENDED, BatchRun
 from agentgym_tui.state.nodes import SERVER_TRENDS, MachineInfo, NodeInfo, Trends, memory_percent

@@ -8,21 +8,27 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from msgspec.structs import replace
 
 from agentgym_tui.presenters.cells import (
+    ENV_WIDTH,
     Cell,
+    Field,
     Line,
+    Listing,
     Tone,
     cost_cell,
     cost_part,
     count_cell,
+    cut,
+    environment_text,
     filter_cells,
+    fit,
     join_parts,
     key_line,
     match_cells,
     sorting_cells,
+    wrap_text,
 )
 from agentgym_tui.presenters.episode import gpu_parts
 from agentgym_tui.presenters.episode_rows import format_exact
-from agentgym_tui.presenters.listing import Field, Listing
 from agentgym_tui.presenters.live import column_chart
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
@@ -34,7 +40,6 @@ from agentgym_tui.presenters.number_format import (
     format_share,
     pluralize,
 )
-from agentgym_tui.presenters.text_width import ENV_WIDTH, cut, environment_text, fit, wrap_text
 from agentgym_tui.state.episode_list import exact_terms, model_runs
 from agentgym_tui.state.query import FilteredList, search_text
 from runner.results.clusters import Cluster
@@ -47,13 +52,11 @@ SPARK_WIDTH: Final = 10
 BASELINE: Final = "baseline"
 """Stands for the model of an agent that used none."""
 MARK: Final = "◆ "
-"""Marks the row that the next one is compared with."""
 _BIN_WIDTH: Final = 2
 
 
 # fmt: off
 def result_listing(is_marked: Callable[[ResultRow], bool], currency: Callable[[], str]) -> Listing[ResultRow]:
-    """Return the listing of results; ``is_marked`` is for the row that the next one is compared with."""
     return Listing(result_key, _result_text, [
         Field("environment", ENV_WIDTH, lambda row: row.env, "text", "environment", name="env",
               cell=lambda row: _env_cell(row.env, is_marked=is_marked(row))),
@@ -103,19 +106,17 @@ def _result_text(row: ResultRow) -> str:
 
 
 def model_cell(model: str | None, *, is_baseline: bool = True) -> Cell:
-    """Return the models that answered, several as a warning; without one, ``baseline``, or that it is unknown."""
+    """Return the models that answered, several as a warning."""
     if model is None:
         return Cell(BASELINE if is_baseline else UNKNOWN, "dim")
     return Cell(model or UNKNOWN, "warn" if MIX in model else "plain")
 
 
 def rate_text(rate: float | None) -> str:
-    """Return a success rate as a percentage; an en dash where no episode is scored."""
     return format_percent(None if rate is None else 100 * rate)
 
 
 def sparkline(rates: list[float]) -> str:
-    """Return the success rates of the newest batches as columns, the newest at the right."""
     return column_chart(rates, SPARK_WIDTH, 1, 0.0, 1.0)[0] if rates else ""
 
 
@@ -126,7 +127,6 @@ def data_text(row: ResultRow) -> str:
 
 
 def player_text(row: ResultRow) -> str:
-    """Return agent and model, or that the agent is a baseline."""
     return f"{row.agent or UNKNOWN} {model_cell(row.model, is_baseline=row.baseline).text}"
 
 
@@ -139,7 +139,6 @@ def results_summary(
     key: str,
     width: int,
 ) -> Line:
-    """Return the line above the table: what is shown, the only run, filter, marked row, order, and a state."""
     compared = f"{marked.env} {player_text(marked)} {marked.batch_id or ''}".rstrip() if marked else ""
     parts: list[Line] = [
         [Cell(heading, "head")],
@@ -154,12 +153,9 @@ def results_summary(
 
 
 def empty_results_lines(words: str, clear_key: str) -> list[Line]:
-    """Return the text shown while the table has no rows."""
     if words:
-        return [
-            [Cell("No result matches ", "head"), Cell(words, "accent")],
-            key_line(clear_key, "shows all results"),
-        ]
+        head: Line = [Cell("No result matches ", "head"), Cell(words, "accent")]
+        return [head, key_line(clear_key, "shows all results")]
     return [
         [Cell("No results yet.", "head")],
         [Cell("  They are computed from stored episodes, and appear when the first one has ended.")],
@@ -167,7 +163,7 @@ def empty_results_lines(words: str, clear_key: str) -> list[Line]:
 
 
 def result_detail(row: ResultRow, currency: str, width: int) -> list[Line]:
-    """Return lines about the selected row: outcomes, means and sums over its episodes, and where its time went."""
+    """Return outcomes, means and sums over the episodes of a row, and where its time went."""
     tokens, data = row.tokens, data_text(row)
     gpu = GpuUse(energy_j=row.energy_j, gpu_s=row.gpu_s, energy_shared=row.energy_shared)
     outcomes: list[Line] = [
@@ -196,33 +192,27 @@ def _rounds(row: ResultRow) -> str:
 
 
 def agentgym_text(means: AgentGymMeans) -> str:
-    """Return mean score and success rate as AgentGym's Evaluator computes them."""
     score = format_reward(None if means.score is None else round(means.score, 3))
     return f"AgentGym: score {score}, success {rate_text(means.success_rate)}"
 
 
 def histogram_lines(histogram: Histogram | None) -> list[Line]:
-    """Return three lines: the histogram of the rewards, with a legend and an axis."""
     if histogram is None:
         return [[Cell("no scored episodes", "dim")]]
     counts = histogram.counts
-    bars = [_without_empty(line, counts) for line in column_chart(counts, len(counts), 2, 0, max(counts))]
+    bars = [
+        "".join((column if n else " ") * _BIN_WIDTH for column, n in zip(line, counts, strict=True))
+        for line in column_chart(counts, len(counts), 2, 0, max(counts))
+    ]
     low, high = format_reward(histogram.low), format_reward(histogram.high)
     axis = f"{low}{high:>{_BIN_WIDTH * len(counts) - len(low)}}"
     most, total = max(counts), sum(counts)
     size = (histogram.high - histogram.low) / len(counts)
     start = histogram.low + counts.index(most) * size
     span = f"{format_reward(start)} to {format_reward(start + size)}"
-    legend: list[str] = [
-        f"  rewards of {pluralize(total, 'scored episode')}",
-        f"  {format_share(most, total)} of them from {span}",
-    ]
+    legend = f"  rewards of {pluralize(total, 'scored episode')}", f"  {format_share(most, total)} of them from {span}"
     lines: list[Line] = [[Cell(bar, "accent"), Cell(text, "dim")] for bar, text in zip(bars, legend, strict=True)]
     return [*lines, [Cell(axis, "dim")]]
-
-
-def _without_empty(line: str, counts: list[int]) -> str:
-    return "".join((" " if not count else column) * _BIN_WIDTH for column, count in zip(line, counts, strict=True))
 
 
 _SIGNS: Final[dict[str, tuple[str, Tone]]] = {
@@ -246,11 +236,9 @@ _SHOWN_K: Final = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
 def note_of(task: TaskGroup) -> str:
-    """Return what makes the group of a task useless for group-relative training; "" if it is useful."""
-    if task.zero_variance and task.all_truncated:
-        return "zero, truncated"
+    """Return what makes the group of a task useless for group-relative training."""
     if task.zero_variance:
-        return "zero variance"
+        return "zero, truncated" if task.all_truncated else "zero variance"
     return "all truncated" if task.all_truncated else ""
 
 
@@ -298,20 +286,18 @@ def shown_attempts(n: int, selected: int, width: int) -> range:
 
 
 def attempt_at(x: int, n: int, selected: int, width: int) -> int | None:
-    """Return the number of the attempt that is drawn ``x`` columns from the left; None if there is none."""
+    """Return the number of the attempt that is drawn ``x`` columns from the left."""
     window, place = shown_attempts(n, selected, width), max(x - 1, 0) // 2
     return window[place] if x >= 0 and place < len(window) else None
 
 
 def sign_of(attempt: Attempt) -> tuple[str, Tone]:
-    """Return the sign of an attempt and its tone."""
     if not attempt.rated and attempt.outcome in (Outcome.SUCCESS, Outcome.FAILURE):
         return _UNSCORED
     return _SIGNS[attempt.outcome.value]
 
 
 def matrix_heading(row: ResultRow, tasks: FilteredList[TaskGroup], key: str, width: int) -> Line:
-    """Return the line above the matrix of a row: its name, numbers of tasks and marked tasks, filter and order."""
     every = tasks.all_rows
     zero, truncated = sum(task.zero_variance for task in every), sum(task.all_truncated for task in every)
     return join_parts(
@@ -348,7 +334,6 @@ def estimate_lines(estimates: Sequence[Estimate], width: int) -> list[Line]:
 
 
 def attempt_lines(task: TaskGroup | None, number: int, width: int) -> list[Line]:
-    """Return two lines: the selected attempt, and what the signs mean."""
     whole = list(_LEGEND) if width >= _LEGEND_WIDTH else [_SHORT_LEGEND]
     legend = join_parts([[Cell(part, "dim")] for part in whole], width)
     if task is None or not task.attempts:
@@ -427,7 +412,6 @@ def comparison_heading(
     key: str,
     width: int,
 ) -> list[Line]:
-    """Return two lines that name the compared selections, with filter and order."""
     row, baseline = rows
     first: list[Line] = [
         [Cell(f"{row.env} {player_text(row)}", "head")],
@@ -440,7 +424,6 @@ def comparison_heading(
 
 
 def comparison_lines(comparison: Comparison | None, width: int) -> list[Line]:
-    """Return three lines: tasks won, lost and tied, both success rates, and the meaning of the p-value."""
     if comparison is None:
         return []
     n_won, n_lost = len(comparison.won), len(comparison.lost)
@@ -498,7 +481,6 @@ CLUSTERS: Final = Listing[Cluster](
 
 
 def cluster_heading(clusters: FilteredList[Cluster], query: str, key: str, width: int) -> list[Line]:
-    """Return two lines: the numbers of episodes and clusters with filter and order, and which episodes these are."""
     counts: list[Line] = [
         [Cell(pluralize(sum(cluster.n for cluster in clusters.all_rows), "failed episode"), "head")],
         [Cell(pluralize(clusters.n_rows, "cluster"))],
@@ -509,7 +491,6 @@ def cluster_heading(clusters: FilteredList[Cluster], query: str, key: str, width
 
 
 def cluster_lines(cluster: Cluster | None, width: int) -> list[Line]:
-    """Return the whole failure of a cluster, who failed, and its shortest episode; nothing without one."""
     if cluster is None:
         return []
     step = "" if cluster.step is None else f", step {cluster.step:,}"

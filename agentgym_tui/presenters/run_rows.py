@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.presenters.cells import (
     NO_VALUE,
+    RUN_ENV_WIDTH,
     Cell,
     Column,
+    Field,
     Line,
+    Listing,
     TextSource,
     Tone,
     cost_cell,
     cost_part,
     count_cell,
+    display_width,
+    environment_text,
     join_parts,
     match_cells,
     tokens_part,
 )
-from agentgym_tui.presenters.listing import Field, Listing
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_count,
@@ -33,7 +37,6 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.presenters.status_line import outcome_cell, time_left
-from agentgym_tui.presenters.text_width import RUN_ENV_WIDTH, display_width, environment_text
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.batches import batch_currency
 from agentgym_tui.state.normalize import as_aware
@@ -71,15 +74,11 @@ STATES: Final[dict[str, tuple[str, Tone]]] = {
     "completed": ("✓ completed", "good"),
     "cancelled": ("○ cancelled", "dim"),
 }
-"""Label and tone of each status of a batch."""
-
 HELD: Final = Cell("‖ waits", "warn")
 """State of a waiting batch that was paused, so that it does not start."""
 
 
 class RunRows(TextSource):
-    """Rows of ``RUN_COLUMNS`` over the lines of a tree."""
-
     def __init__(self, tree: RunTree, store: RunStore) -> None:
         self._tree, self._store = tree, store
 
@@ -118,7 +117,6 @@ class RunRows(TextSource):
 
 
 def state_cell(row: RunRow) -> Cell:
-    """Return the status of a battery or batch; for a waiting one, with its place in the queue."""
     status = row.status
     text, tone = STATES.get(status, (status, "plain"))
     if status == "queued" and all(batch.is_held for batch in row.batches if batch.status == "queued"):
@@ -130,7 +128,6 @@ def state_cell(row: RunRow) -> Cell:
 
 
 def runs_summary(store: RunStore, tree: RunTree, key: str, width: int) -> Line:
-    """Return the line above the tree: numbers of batches by status, and the filter, which ``key`` clears."""
     counts = Counter(batch.status for batch in store.batches.values())
     named = (("running", "running"), ("paused", "paused"), ("queued", "waiting"), ("interrupted", "interrupted"))
     parts: list[Line] = [[Cell("Runs", "head")], [Cell(pluralize(len(store.batches), "batch", "batches"))]]
@@ -147,13 +144,10 @@ def runs_summary(store: RunStore, tree: RunTree, key: str, width: int) -> Line:
 
 def run_detail(row: RunRow | None, store: RunStore, width: int) -> Line:
     """Return why a run waits or was interrupted, else what the columns have no room for."""
-    if row is None:
-        return []
-    return _problem(row) or join_parts(list(_details(row, store)), width)
+    return [] if row is None else _problem(row) or join_parts(list(_details(row, store)), width)
 
 
 def _details(row: RunRow, store: RunStore) -> Iterator[Line]:
-    """Yield agent and model, mean reward, rate, tokens, cost, workers and id of a line."""
     if (episode := row.episode) is not None:
         yield [Cell(" ".join(filter(None, (episode.agent, episode.models))) or UNKNOWN)]
         yield [Cell(f"reward {format_reward(episode.reward)}")]
@@ -191,7 +185,7 @@ def _time_left(row: RunRow, now: float) -> str:
 
 
 def episodes_per_minute(batch: BatchRun) -> float | None:
-    """Return the rate of a batch at its last report, or up to its end; None if it is not known."""
+    """Return the rate of a batch at its last report, or up to its end."""
     is_active = batch.status in ("running", "paused")
     n, seconds = (batch.n_planned - batch.n_done, batch.eta_s) if is_active else (batch.n_done, batch.duration_s)
     return 60 * n / seconds if n > 0 and seconds else None
@@ -204,7 +198,6 @@ def _rate_cell(batches: Sequence[BatchRun]) -> Cell:
 
 
 def _name(row: RunRow, store: RunStore) -> str:
-    """Return the name of a battery or batch; where there are several nodes, with that of its node."""
     first = row.batches[0]
     name = environment_text(first.env, RUN_ENV_WIDTH) if row.battery_id is None else f"battery of {len(row.batches)}"
     node = f" · {first.node}" if row.depth == 0 and first.node and len(store.nodes) > 1 else ""
@@ -279,17 +272,14 @@ def summary_listing(store: RunStore) -> Listing[BatchRun]:
 
 
 def success_interval(n_success: int, n_rated: int) -> tuple[float, float] | None:
-    """Return the 95% interval of a success rate; None without a scored episode."""
     return wilson_interval(min(n_success, n_rated), n_rated) if n_rated > 0 else None
 
 
 def summary_heading(batches: Sequence[BatchRun], store: RunStore, width: int) -> Line:
-    """Describe the whole run: what ended, errors apart, duration, tokens and cost."""
     return join_parts([[Cell("Summary", "head")], *_total_parts(batches, store)], width)
 
 
 def ended_line(store: RunStore, key: str, width: int) -> Line:
-    """Describe the run that ended last, and name the key that shows its summary; an empty line if there is none."""
     if not (batches := store.run(store.newest_ended_run())):
         return []
     hint: Line = [Cell(f"{key} shows the summary", "accent")]
@@ -298,13 +288,10 @@ def ended_line(store: RunStore, key: str, width: int) -> Line:
 
 
 def ended_run_text(batches: Sequence[BatchRun], key: str) -> str:
-    """Return the end of a run in one line, and the key that shows its summary."""
-    hint = f"{key} shows the summary"
-    if len(batches) < 2:
-        return hint
-    counts = [f"battery of {len(batches)} ended: {_n_done(batches):,} episodes"]
-    n_errors = sum(batch.n_errors for batch in batches)
-    return ", ".join([*counts, *([pluralize(n_errors, "error")] if n_errors else []), hint])
+    parts = [f"battery of {len(batches)} ended: {_n_done(batches):,} episodes"] if len(batches) > 1 else []
+    if parts and (n_errors := sum(batch.n_errors for batch in batches)):
+        parts.append(pluralize(n_errors, "error"))
+    return ", ".join([*parts, f"{key} shows the summary"])
 
 
 def _total_parts(batches: Sequence[BatchRun], store: RunStore) -> Iterator[Line]:
@@ -337,7 +324,7 @@ def _n_done(batches: Sequence[BatchRun]) -> int:
 
 
 def _duration_s(batches: Sequence[BatchRun]) -> float | None:
-    """Return the seconds from the first start to the last end; None while a batch runs, or if they are not known."""
+    """Return the seconds from the first start to the last end; None while a batch runs."""
     starts = [as_aware(batch.started_at) for batch in batches if batch.started_at is not None]
     ends = [as_aware(batch.ended_at) for batch in batches if batch.ended_at is not None]
     if not starts or len(ends) < len(batches):

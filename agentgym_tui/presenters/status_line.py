@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.presenters.cells import SEPARATOR, Cell, Line, Tone, cost_part, join_parts, line_width, tokens_part
+from agentgym_tui.presenters.cells import (
+    SEPARATOR,
+    Cell,
+    Line,
+    Tone,
+    cost_part,
+    cut,
+    cut_start,
+    display_width,
+    join_parts,
+    line_width,
+    shorten_environment,
+    tokens_part,
+    wrap_text,
+)
 from agentgym_tui.presenters.episode_facts import FALLBACK_MARK, endpoint_state, fallback_note
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
@@ -17,7 +31,6 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
     progress_bar,
 )
-from agentgym_tui.presenters.text_width import cut, cut_start, display_width, shorten_environment, wrap_text
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.batches import BatchRun
 from agentgym_tui.state.episode import Episode

@@ -1,11 +1,12 @@
-"""Base classes of screens and dialogs, and the frame of a dialog."""
+"""Base classes of screens and dialogs, and the frame of a dialog; screens that send commands to a node."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
 from textual import events, on
@@ -17,24 +18,26 @@ from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.timer import Timer, TimerCallback
 from textual.widget import Widget
 
-from agentgym_tui.commands import HELP, bindings, keymap_of
+from agentgym_tui.commands import HELP, NODE, bindings, keymap_of
 from agentgym_tui.config import UiState
 from agentgym_tui.presenters.cells import Line
+from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.status_line import status_line
-from agentgym_tui.services import toast
-from agentgym_tui.sessions.run_commands import RunCommands
+from agentgym_tui.services import start_worker, toast
+from agentgym_tui.sessions.node import ControlRequestError
+from agentgym_tui.sessions.run_commands import RunCommands, control_error_text
 from agentgym_tui.sessions.session import Session
 from agentgym_tui.sinks import as_label
+from agentgym_tui.state.batches import BatchRun
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.textual_compat import add_bindings, never_skip
-from agentgym_tui.widgets.lists import LineList, StaticLines
+from agentgym_tui.widgets.lists import StaticLines
 
 if TYPE_CHECKING:
     from agentgym_tui.sessions.library import FoundLine, TextHits
     from agentgym_tui.state.episode_list import EpisodeList
     from runner.query.fields import Field
 
-_ListT = TypeVar("_ListT", bound=LineList)
 
 WIDTH_BREAKPOINTS: Final = [(0, "-narrow"), (110, "-wide")]
 """Columns at which screens switch to a wider layout."""
@@ -49,7 +52,6 @@ class ConsoleScreen(Screen[ScreenResultType]):
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)
     """The widget with the focus. It and the one before repaint themselves; Textual repaints the whole screen, too."""
 
-    _opener: LineList | None = None
     _has_widgets = _was_left = False
 
     @dataclass
@@ -60,28 +62,21 @@ class ConsoleScreen(Screen[ScreenResultType]):
 
     @dataclass
     class EventsRequested(Message):
-        """The user has requested the bus messages of an episode."""
-
         episode_id: str
 
     @dataclass
     class OpenEpisode(Message):
-        """The user opens an episode.
-
-        Attributes:
-            key: key of the episode in ``episodes``, or its id.
-            query: selects the list among which the next and the previous episodes are; "" for ``episodes``.
-            episodes: that list; None for the episodes in the store.
-            hits: the search whose lines the user goes through, with ``at``, the line that is shown first.
-            closed: is called with the key of the episode shown last.
-        """
-
         key: str
+        """Of the episode in ``episodes``, or its id."""
         query: str = ""
+        """Selects the list among which the next and the previous episodes are; "" for ``episodes``."""
         episodes: EpisodeList | None = None
+        """That list; None for the episodes in the store."""
         hits: TextHits | None = None
+        """The search whose lines the user goes through, from the line ``at`` on."""
         at: FoundLine | None = None
         closed: Callable[[str | None], None] | None = None
+        """Gets the key of the episode shown last."""
 
     def __init__(self, name: str | None = None, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(name, id, classes)
@@ -119,78 +114,50 @@ class ConsoleScreen(Screen[ScreenResultType]):
 
     @property
     def is_ready(self) -> bool:
-        """Whether all widgets are mounted. It is so in every handler and worker of the screen."""
         return self._has_widgets and self.is_attached
 
     @property
     def accepts_keys(self) -> bool:
-        """Whether keys may act on this screen."""
         return self.is_mounted and self.is_current and self.is_ready
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self.accepts_keys
 
-    def open_from(self, view: _ListT) -> _ListT:
-        """Return a list whose selected line Enter and a double click open, by ``action_open``.
-
-        The key bar shows the screen's command for Enter in the place of the list's.
-        """
-        view.handles_enter = False
-        self._opener = view
-        return view
-
-    @on(LineList.Selected)
-    def _open_selected(self, event: LineList.Selected) -> None:
-        if event.view is self._opener and self.accepts_keys:
-            self.action_open()
-
-    def action_open(self) -> None:
-        """Open what the selected line stands for."""
-
     def leave(self, result: ScreenResultType | None = None) -> None:
-        """Dismiss the screen with ``result``; do nothing if it has been dismissed, so that the first answer counts."""
+        """Dismiss the screen unless it has been dismissed, so that the first answer counts."""
         if self.is_current:
             self.dismiss(result)
 
     def draw(self, store: RunStore) -> None:
-        """Redraw after the store changed; called while the widgets are mounted."""
+        """Redraw after the store changed."""
 
     def show_lines(self, *ids: str) -> None:
-        """Make the lines of the ``StaticLines`` with these ids again, as far as they are mounted."""
         for id in ids:
             for lines in self.query(f"#{id}").results(StaticLines):
                 lines.show()
 
     def selected_run(self) -> str:
-        """Return the id of the battery or batch that is selected on the screen; "" without one."""
+        """Return the id of the selected battery or batch."""
         return ""
 
     def selected_env(self) -> str:
-        """Return the environment that is selected on the screen; "" without one. The name is untrusted text."""
+        """Return the selected environment."""
         return ""
 
     def query_fields(self) -> list[Field]:
-        """Return the fields that a query in the filter can name; none without a filter."""
         return []
 
     def toast(self, text: str, *, failed: bool = False) -> None:
-        """Show the reply to a command as a toast, styled as an error if ``failed`` is True."""
         toast(self.app, text, failed=failed)
 
 
 class ScreenContext(msgspec.Struct, frozen=True):
-    """What the app passes to the screens that the user selects by a key.
-
-    Attributes:
-        ui_state: the saved UI state; updated in place.
-        now: returns the time of a monotonic clock in seconds.
-        commands: sends the commands of all screens; None for a screen that sends its own.
-    """
-
     session: Session
     ui_state: UiState = msgspec.field(default_factory=UiState)
+    """The saved UI state; updated in place."""
     now: Callable[[], float] = time.monotonic
     commands: RunCommands | None = None
+    """Sends the commands of all screens; None for a screen that sends its own."""
 
 
 class SessionScreen(ConsoleScreen[None]):
@@ -201,22 +168,14 @@ class SessionScreen(ConsoleScreen[None]):
         self.session, self.ui_state, self._now = context.session, context.ui_state, context.now
 
     def status_lines(self, width: int) -> list[Line]:
-        """Return the status line of the session."""
         return [status_line(self.session.store, self.session.title, width)]
 
     def on_screen_resume(self) -> None:
-        """Show the changes of the store since the screen was last shown."""
         self.draw(self.session.store)
 
 
 class DialogFrame(Vertical):
-    """A box in the middle of the screen.
-
-    Args:
-        title: text of the upper border.
-        keys: text of the lower border, which names the dialog's keys; a command id such as ``{dialog.close}`` is
-            replaced by the key of the command.
-    """
+    """A box with a title in the upper border and ``keys`` in the lower one; ``{dialog.close}`` stands for a key."""
 
     def __init__(self, title: str, *, keys: str, id: str | None = None) -> None:
         super().__init__(id=id, classes="dialog")
@@ -234,9 +193,88 @@ class DialogScreen(ModalScreen[ScreenResultType], ConsoleScreen[ScreenResultType
         add_bindings(self, [each for each in bindings("everywhere") if each.id == HELP])
 
     async def action_help(self) -> None:
-        """Show the keys of this dialog."""
         await self.app.run_action("app.help")
 
     def action_close(self) -> None:
-        """Close without a result."""
         self.leave()
+
+
+TICK_S: Final = 1.0
+"""Seconds between two drawings of the time left."""
+
+P = ParamSpec("P")
+_ScreenT = TypeVar("_ScreenT", bound=SessionScreen)
+
+
+class RunControl:
+    """Sends a screen's commands to the node of its session in the background, and shows the replies."""
+
+    def __init__(self, screen: SessionScreen, commands: RunCommands | None) -> None:
+        self._screen, self.commands = screen, commands or RunCommands(screen.session)
+
+    def send(self, send: Callable[[], Awaitable[object]]) -> None:
+
+        async def sent() -> None:
+            try:
+                await send()
+            except ControlRequestError as exc:
+                self._screen.toast(control_error_text(exc), failed=True)
+
+        start_worker(self._screen, sent, group="commands")
+
+    def pause_or_resume(self, run_id: str, batches: Sequence[BatchRun]) -> None:
+        async def send() -> None:
+            targets, effect = await self.commands.pause_or_resume(run_id, batches)
+            self._screen.toast(f"{_name(targets)} {effect}" if targets else "nothing to pause or resume")
+
+        self.send(send)
+
+    def cancel(self, batches: Sequence[BatchRun]) -> None:
+        if left := [batch for batch in batches if batch.status not in ("completed", "cancelled")]:
+            self.send(partial(self._cancel, left))
+        else:
+            self._screen.toast("it has ended")
+
+    async def _cancel(self, batches: Sequence[BatchRun]) -> None:
+        await self.commands.cancel(batches)
+        last = self.commands.last_run
+        is_last = last is not None and any(last.batch_id in (each.batch_id, each.battery_id) for each in batches)
+        hint = f". Press {keymap_of(self._screen.app).key('run.repeat')} to run it again" if is_last else ""
+        self._screen.toast(f"{_name(batches)} cancelled{hint}")
+
+
+class ControlScreen(SessionScreen):
+    """A screen whose actions send commands to the node of the session."""
+
+    def __init__(self, context: ScreenContext) -> None:
+        super().__init__(context)
+        control = RunControl(self, context.commands)
+        self.commands, self.run_command = control.commands, control.send
+        self.pause_or_resume, self.cancel = control.pause_or_resume, control.cancel
+
+    def on_mount(self) -> None:
+        self.set_interval(TICK_S, self._tick)
+
+    def draw_time_left(self) -> None:
+        """Draw the time left again."""
+
+    def _tick(self) -> None:
+        if self.accepts_keys and self.session.store.batch_registry.active() is not None:
+            self.draw_time_left()
+
+
+def _name(batches: Sequence[BatchRun]) -> str:
+    return batches[0].env if len(batches) == 1 else pluralize(len(batches), "batch", "batches")
+
+
+def needs_node(action: Callable[Concatenate[_ScreenT, P], None]) -> Callable[Concatenate[_ScreenT, P], None]:
+    """Return the action, or show why runs cannot be controlled where the session has no node of its own."""
+
+    @wraps(action)
+    def checked(screen: _ScreenT, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        if NODE.is_met(screen.session):
+            action(screen, *args, **kwargs)
+        else:
+            screen.toast(NODE.reason(screen.session), failed=True)
+
+    return checked

@@ -46,12 +46,11 @@ from agentgym_tui.state.episode_list import EpisodeList, ListEntry, UnreadableFi
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.terminal import Program, ProgramError, program_command, show_in_program
 from agentgym_tui.textual_compat import add_bindings
-from agentgym_tui.widgets.find_bar import FindBar
+from agentgym_tui.widgets.inputs import FindBar
 from agentgym_tui.widgets.key_bar import KeyBar
-from agentgym_tui.widgets.lists import LineList, StaticLines, WrappedText
+from agentgym_tui.widgets.lists import LineList, StaticLines, Table, WrappedText
 from agentgym_tui.widgets.payload_view import TextView
 from agentgym_tui.widgets.split import Share, Split
-from agentgym_tui.widgets.table import Table
 from agentgym_tui.widgets.transcript import StepTable
 from runner.errors import StoreError
 from runner.util.clock import is_ulid

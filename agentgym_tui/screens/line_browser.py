@@ -33,7 +33,7 @@ from agentgym_tui.presenters.logs import LOG_COLUMNS, OpenedLog, empty_log_lines
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.payload import VIEWS
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ScreenContext, SessionScreen
-from agentgym_tui.screens.list_filter import ListFilter
+from agentgym_tui.screens.list_screen import ListFilter
 from agentgym_tui.services import MIN_INTERVAL_S, RedrawThrottle, copy_to_clipboard, start_worker
 from agentgym_tui.sessions.event_reader import EventReader
 from agentgym_tui.state.event_log import (
@@ -52,10 +52,9 @@ from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.inputs import EntryInput
 from agentgym_tui.widgets.key_bar import KeyBar
-from agentgym_tui.widgets.lists import LineList, StaticLines
+from agentgym_tui.widgets.lists import LineList, StaticLines, Table
 from agentgym_tui.widgets.payload_view import PayloadView
 from agentgym_tui.widgets.split import Share, Split
-from agentgym_tui.widgets.table import Table
 from runner.query.fields import Field
 
 
@@ -170,10 +169,9 @@ class LineBrowser(SessionScreen):
         if self._draw_timer is not None:
             self._draw_timer.stop()
             self._draw_timer = None
-        if self.is_ready:
-            self.draw_table()
-            self.payload.show(self.entry)
-            self.show_texts()
+        self.draw_table()
+        self.payload.show(self.entry)
+        self.show_texts()
 
 
 # The bus messages of all publishers, which are read while the screen is shown.

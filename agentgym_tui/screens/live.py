@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from agentgym_tui.commands import Registry, keymap_of
 from agentgym_tui.config import UiState
 from agentgym_tui.presenters.bottleneck import present_bottleneck
-from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.cells import LIST_MARGIN, Cell, Line
 from agentgym_tui.presenters.episode_facts import bottleneck_line, ended_step, step_world_lines, world_at, world_title
 from agentgym_tui.presenters.live import (
     ENV_COLUMNS,
@@ -29,11 +29,9 @@ from agentgym_tui.presenters.live import (
 from agentgym_tui.presenters.machine import MachineView, machine_summary
 from agentgym_tui.presenters.run_rows import ended_line
 from agentgym_tui.presenters.status_line import progress_line, status_lines
-from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.safe_text import sanitize_message
-from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ScreenContext
-from agentgym_tui.screens.control import ControlScreen, needs_node
+from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ControlScreen, ScreenContext, needs_node
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.run_commands import MAX_TOAST_CHARS, unfinished_batches
 from agentgym_tui.sessions.session import EpisodeLoadError, load_episode
@@ -41,9 +39,8 @@ from agentgym_tui.state.batches import BatchRun
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar
-from agentgym_tui.widgets.lists import LineList, StaticLines, WrappedText
+from agentgym_tui.widgets.lists import LineList, StaticLines, Table, WrappedText
 from agentgym_tui.widgets.split import Share, Split, unzoom
-from agentgym_tui.widgets.table import Table
 from agentgym_tui.widgets.transcript import RewardPlot, StepTable, Transcript, Waterfall
 from runner.events.control import ServerInfo
 
@@ -507,7 +504,6 @@ class LiveScreen(ControlScreen):
         self._show_status()  # a narrow screen needs more lines
 
     def draw(self, store: RunStore) -> None:
-        super().draw(store)
         if (last := self.commands.last_run) is not None and last.batch_id != self._started_id:
             self._started_id = last.batch_id
             self._picker.watch_batch(last.batch_id)  # its first episode is shown once it exists
@@ -559,7 +555,7 @@ class LiveScreen(ControlScreen):
         if not batch.battery_id or len(battery) < 2:
             self.cancel([batch])
             return
-        from agentgym_tui.screens.dialogs.confirm import cancel_dialog
+        from agentgym_tui.screens.dialogs.texts import cancel_dialog
 
         def dialog_closed(answer: str | None) -> None:
             if answer in ("batch", "battery"):
@@ -590,7 +586,7 @@ class LiveScreen(ControlScreen):
     @needs_node
     def action_stop_server(self) -> None:
         """Stop the server of the selected environment; first ask if episodes run there."""
-        from agentgym_tui.screens.dialogs.confirm import running_in, stop_server_dialog
+        from agentgym_tui.screens.dialogs.texts import running_in, stop_server_dialog
 
         env, store = self._panes.environments.key, self.session.store
 

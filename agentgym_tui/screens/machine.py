@@ -6,14 +6,12 @@ from textual import on
 from textual.app import ComposeResult
 
 from agentgym_tui.commands import keymap_of
-from agentgym_tui.presenters.cells import Line
+from agentgym_tui.presenters.cells import LIST_MARGIN, Line
 from agentgym_tui.presenters.machine import MACHINE_COLUMNS, MachineRows, MachineView, machine_heading
-from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.screens.base import ScreenContext, SessionScreen
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar
-from agentgym_tui.widgets.lists import LineList, StaticLines
-from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.lists import LineList, StaticLines, Table
 
 
 class MachineScreen(SessionScreen):
@@ -36,7 +34,7 @@ class MachineScreen(SessionScreen):
 
     def draw(self, store: RunStore) -> None:
         width = self.size.width - LIST_MARGIN
-        if not self.is_ready or self._drawn == (store.version, width):
+        if self._drawn == (store.version, width):
             return
         self._drawn = store.version, width
         self._rows = MachineRows(MachineView(store, keymap_of(self.app).key, self.session.read_only), width)

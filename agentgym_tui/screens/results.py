@@ -11,21 +11,18 @@ from typing import Final
 from textual import events, on
 
 from agentgym_tui.presenters import result_rows
-from agentgym_tui.presenters.cells import COLUMN_GAP, Line, Tone
-from agentgym_tui.presenters.listing import ListingRows
+from agentgym_tui.presenters.cells import COLUMN_GAP, LIST_MARGIN, Line, ListingRows, Tone
 from agentgym_tui.presenters.result_rows import comparable_selections, episodes_filter, result_key, selection_of
-from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.dialogs.texts import EvalReportDialog
 from agentgym_tui.screens.episode import CompareScreen
-from agentgym_tui.screens.list_screen import ListScreen
+from agentgym_tui.screens.list_screen import ListScreen, listed
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.library import ResultLibrary
 from agentgym_tui.state.episode_list import exact_terms, select_rows
 from agentgym_tui.state.query import MAX_CHARS, FilteredList
-from agentgym_tui.widgets.lists import LineList
-from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.lists import LineList, Table
 from runner.errors import StoreError
 from runner.query.syntax import QueryError
 from runner.results.clusters import Cluster, find_clusters
@@ -50,9 +47,7 @@ class ResultsScreen(ListScreen[ResultRow]):
 
     def __init__(self, context: ScreenContext) -> None:
         listing = result_rows.result_listing(self._is_marked, lambda: self.session.store.currency)
-        rows = listing.rows()
-        table = Table(listing.columns, ListingRows(listing, rows), can_sort=True, id="results")
-        super().__init__(context, "results", rows, table)
+        super().__init__(context, "results", *listed(listing))
         self._marked: ResultRow | None = None
         self._by_batch = self._shown_by_batch = False
         self._run_id = ""
@@ -67,7 +62,7 @@ class ResultsScreen(ListScreen[ResultRow]):
 
     def action_outcome(self, outcome: str | None) -> None:
         if self.selected is not None:
-            terms = {} if outcome is None else {"outcome": outcome}
+            terms = {"outcome": outcome} if outcome else {}
             self.post_message(self.EpisodesRequested(episodes_filter([self.selected], **terms)))
 
     def action_tasks(self) -> None:
@@ -93,7 +88,7 @@ class ResultsScreen(ListScreen[ResultRow]):
 
     def action_batches(self) -> None:
         self._by_batch = not self._by_batch
-        self.read_again()
+        self.action_reload()
 
     def action_mark(self) -> None:
         """Mark the selected row; if another row is marked, compare the selected one with it."""
@@ -111,15 +106,14 @@ class ResultsScreen(ListScreen[ResultRow]):
     def action_clear(self) -> None:
         if self._run_id and not self.rows.query:
             self._run_id = ""
-            self.read_again()
+            self.action_reload()
         else:
             super().action_clear()
 
     def show_run(self, run_id: str) -> None:
-        """Show only the results of a battery or batch, one row per batch."""
         self._run_id, self._by_batch = run_id, True
         self.filter.text = ""
-        self.read_again()
+        self.action_reload()
 
     async def read(self, library: ResultLibrary) -> None:
         by_batch, selection = self._by_batch, Selection(batch=self._run_id or None)
@@ -172,11 +166,7 @@ class ResultsScreen(ListScreen[ResultRow]):
 
 
 class MatrixTable(Table):
-    """A table of tasks whose last column has one sign per attempt; the arrows select an attempt.
-
-    Attributes:
-        attempt: number of the selected attempt of the task under the cursor.
-    """
+    """A table of tasks whose last column has one sign per attempt, of which the arrows select one."""
 
     @dataclass
     class AttemptChosen(LineList.ListMessage):
@@ -184,9 +174,8 @@ class MatrixTable(Table):
 
     def __init__(self, tasks: FilteredList[TaskGroup]) -> None:
         self._tasks, self.attempt = tasks, 0
-        super().__init__(
-            result_rows.MATRIX.columns, ListingRows(result_rows.MATRIX, tasks), can_sort=True, id="results"
-        )
+        listing = result_rows.MATRIX
+        super().__init__(listing.columns, ListingRows(listing, tasks), can_sort=True, id="results")
 
     def row_cells(self, index: int, width: int) -> Iterable[tuple[str, Tone]]:
         room, attempts = self.visible_columns(width)[-1].width, self._tasks.shown[index].attempts
@@ -194,10 +183,10 @@ class MatrixTable(Table):
         return [*[*super().row_cells(index, width)][:-1], (COLUMN_GAP, "plain"), *signs]
 
     def action_left(self) -> None:
-        self._choose(self._shown_attempt() - 1)
+        self._choose(self.shown_attempt - 1)
 
     def action_right(self) -> None:
-        self._choose(self._shown_attempt() + 1)
+        self._choose(self.shown_attempt + 1)
 
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
@@ -211,7 +200,9 @@ class MatrixTable(Table):
                 self.move_to(index)
                 self._choose(number)
 
-    def _shown_attempt(self) -> int:
+    @property
+    def shown_attempt(self) -> int:
+        """Number of the selected attempt of the task under the cursor, which may have fewer than the one before."""
         task = self._tasks.get(self.key)
         return min(self.attempt, len(task.attempts) - 1) if task is not None else 0
 
@@ -242,21 +233,19 @@ class TaskMatrixScreen(ListScreen[TaskGroup]):
 
     def action_open(self) -> None:
         if (task := self.selected) is not None and task.attempts:
-            attempt = task.attempts[min(self._table.attempt, len(task.attempts) - 1)]
+            attempt = task.attempts[self._table.shown_attempt]
             attempts = episodes_filter([self._row], task=task.task_index)
             self.post_message(self.OpenEpisode(attempt.episode_id, attempts))
 
     def action_compare(self) -> None:
-        """Compare the best attempt of the selected task, step by step, with the worst one."""
         attempts = task.rated if (task := self.selected) is not None else []
         if len(attempts) < 2:
             self.toast("a comparison needs two attempts that count")
             return
-        ranked = sorted(
+        best, *_, worst = sorted(
             attempts, key=lambda each: (each.success, each.reward is not None, each.reward or 0), reverse=True
         )
-        keys = ranked[0].episode_id, ranked[-1].episode_id
-        self.app.push_screen(CompareScreen(self.session, keys, self.ui_state))
+        self.app.push_screen(CompareScreen(self.session, (best.episode_id, worst.episode_id), self.ui_state))
 
     def action_episodes(self) -> None:
         if (task := self.selected) is not None:
@@ -282,12 +271,7 @@ class TaskMatrixScreen(ListScreen[TaskGroup]):
 
 
 class ComparisonScreen(ListScreen[result_rows.ComparedTask]):
-    """The tasks that both rows have, with the success rates of both, and whether chance explains the difference.
-
-    Args:
-        row: the row that is compared.
-        baseline: the row that it is compared with, of the same environment, data and mode.
-    """
+    """The tasks that both rows have, and whether chance explains the difference of their success rates."""
 
     SCOPE = "comparison"
     FILTER_HINT = "words and fields, such as: result:lost difference<-0.2"
@@ -295,11 +279,7 @@ class ComparisonScreen(ListScreen[result_rows.ComparedTask]):
     READS_LIBRARY = True
 
     def __init__(self, context: ScreenContext, row: ResultRow, baseline: ResultRow) -> None:
-        rows = result_rows.COMPARISON.rows()
-        table = Table(
-            result_rows.COMPARISON.columns, ListingRows(result_rows.COMPARISON, rows), can_sort=True, id="results"
-        )
-        super().__init__(context, "comparison", rows, table)
+        super().__init__(context, "comparison", *listed(result_rows.COMPARISON))
         self._compared = row, baseline
         self._selections = comparable_selections(row, baseline)
         self._comparison: Comparison | None = None
@@ -313,7 +293,6 @@ class ComparisonScreen(ListScreen[result_rows.ComparedTask]):
             self.post_message(self.EpisodesRequested(episodes_filter(self._compared, task=task.task_index)))
 
     def action_compare(self) -> None:
-        """Compare the first attempts of both rows at the selected task step by step."""
         if (task := self.selected) is not None:
             selected, baseline = (attempts[task.task_index] for attempts in self._first_attempts)
             self.app.push_screen(CompareScreen(self.session, (baseline, selected), self.ui_state))
@@ -326,17 +305,12 @@ class ComparisonScreen(ListScreen[result_rows.ComparedTask]):
 
     def heading_lines(self, width: int) -> list[Line]:
         heading = result_rows.comparison_heading(self._compared, self._selections, self.rows, self.clear_key, width)
-        return [
-            *heading,
-            *([self.failure_line] if self.failure else result_rows.comparison_lines(self._comparison, width)),
-        ]
+        below = [self.failure_line] if self.failure else result_rows.comparison_lines(self._comparison, width)
+        return [*heading, *below]
 
 
 class ClustersScreen(ListScreen[Cluster]):
-    """Failed episodes in groups of the same environment, cause, action and answer, the largest group first.
-
-    ``query`` selects the episodes; an empty one selects all.
-    """
+    """Failed episodes that ``query`` selects, in groups of the same environment, cause, action and answer."""
 
     SCOPE = "clusters"
     FILTER_HINT = "words and fields, such as: env:maze cause:loop episodes>=10"
@@ -344,25 +318,21 @@ class ClustersScreen(ListScreen[Cluster]):
     READS_LIBRARY = True
 
     def __init__(self, context: ScreenContext, query: str) -> None:
-        rows = result_rows.CLUSTERS.rows()
-        table = Table(
-            result_rows.CLUSTERS.columns, ListingRows(result_rows.CLUSTERS, rows), can_sort=True, id="results"
-        )
-        super().__init__(context, "clusters", rows, table)
+        super().__init__(context, "clusters", *listed(result_rows.CLUSTERS))
         self._query = query
 
     def action_open(self) -> None:
         if (cluster := self.selected) is not None:
             query = self._query_of(cluster)
-            self.post_message(self.EpisodesRequested(query if len(query) <= MAX_CHARS else _terms(cluster)))
+            fitting = query if len(query) <= MAX_CHARS else exact_terms(env=cluster.env, failure=cluster.failure)
+            self.post_message(self.EpisodesRequested(fitting))
 
     def action_shortest(self) -> None:
         if (cluster := self.selected) is not None:
             self.post_message(self.OpenEpisode(cluster.representative, self._query_of(cluster)))
 
     async def read(self, library: ResultLibrary) -> None:
-        clusters = await asyncio.to_thread(_clusters, library, self._query, dict(self.session.store.tags))
-        self.rows.set_rows(clusters)
+        self.rows.set_rows(await asyncio.to_thread(_clusters, library, self._query, dict(self.session.store.tags)))
 
     def heading_lines(self, width: int) -> list[Line]:
         return [*result_rows.cluster_heading(self.rows, self._query, self.clear_key, width), self.failure_line]
@@ -371,8 +341,8 @@ class ClustersScreen(ListScreen[Cluster]):
         return result_rows.cluster_lines(self.selected, width)
 
     def _query_of(self, cluster: Cluster) -> str:
-        """Return the query that selects the episodes of a cluster."""
-        return f"({self._query}) {_terms(cluster)}" if self._query else _terms(cluster)
+        terms = exact_terms(env=cluster.env, failure=cluster.failure)
+        return f"({self._query}) {terms}" if self._query else terms
 
 
 def _compare(
@@ -388,10 +358,6 @@ def _compare(
         for each in matrices
     ]
     return compare(selected, baseline), first
-
-
-def _terms(cluster: Cluster) -> str:
-    return exact_terms(env=cluster.env, failure=cluster.failure)
 
 
 def _clusters(library: ResultLibrary, query: str, tags: Mapping[str, Sequence[str]]) -> list[Cluster]:

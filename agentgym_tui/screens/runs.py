@@ -11,21 +11,17 @@ from textual.message import Message
 from agentgym_tui.commands import RESULTS, keymap_of
 from agentgym_tui.presenters import run_rows
 from agentgym_tui.presenters.cells import Line
-from agentgym_tui.presenters.listing import ListingRows
 from agentgym_tui.presenters.number_format import pluralize
-from agentgym_tui.screens.base import ScreenContext
-from agentgym_tui.screens.control import TICK_S, RunControl, needs_node
-from agentgym_tui.screens.list_screen import ListScreen
+from agentgym_tui.screens.base import TICK_S, RunControl, ScreenContext, needs_node
+from agentgym_tui.screens.list_screen import ListScreen, listed
 from agentgym_tui.sessions.run_commands import can_pause, unfinished_batches
 from agentgym_tui.state.batches import BatchRun
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.run_tree import RunRow, RunTree, waiting_runs
-from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.lists import Table
 
 
 class RunsScreen(ListScreen[BatchRun]):
-    """A tree of batteries, batches and episodes, and commands for its lines."""
-
     SCOPE = "runs"
     FILTER_HINT = "words and fields, such as: maze status:running,queued agent:react errors>0"
     NOTHING = "No run matches the filter.", "Nothing has run yet."
@@ -38,7 +34,6 @@ class RunsScreen(ListScreen[BatchRun]):
         self._version = -1
 
     def on_mount(self) -> None:
-        """Let the time left pass between two messages."""
         self.set_interval(TICK_S, self._tick)
 
     def _tick(self) -> None:
@@ -46,7 +41,7 @@ class RunsScreen(ListScreen[BatchRun]):
             self.table.refresh_lines()
 
     def draw(self, store: RunStore) -> None:
-        if self.is_ready and self._version != store.version:
+        if self._version != store.version:
             self._version = store.version
             self.show_rows()
 
@@ -76,17 +71,17 @@ class RunsScreen(ListScreen[BatchRun]):
 
     @needs_node
     def action_cancel(self) -> None:
-        row = self._row
-        if row is not None and row.episode is not None:
-            self.control.send(
-                partial(self.control.commands.control.command, "cancel", episode_id=row.episode.episode_id)
-            )
+        if (row := self._row) is not None and row.episode is not None:
+            self._command_episode("cancel", row.episode.episode_id)
         elif row is not None:
             self.control.cancel(row.batches)
 
+    def _command_episode(self, command: Literal["cancel", "pause", "resume"], episode_id: str) -> None:
+        self.control.send(partial(self.control.commands.control.command, command, episode_id=episode_id))
+
     @needs_node
     def action_cancel_all(self) -> None:
-        from agentgym_tui.screens.dialogs.confirm import cancel_all_dialog
+        from agentgym_tui.screens.dialogs.texts import cancel_all_dialog
 
         store = self.session.store
         n_unfinished = max(len(unfinished_batches(store)), store.batch_registry.n_waiting)
@@ -103,13 +98,9 @@ class RunsScreen(ListScreen[BatchRun]):
     @needs_node
     def action_pause(self) -> None:
         """Pause the selected run or episode, running or waiting; resume it if it is paused or was interrupted."""
-        row = self._row
-        if row is None:
-            return
-        if row.episode is not None:
-            name: Literal["pause", "resume"] = "resume" if row.episode.paused else "pause"
-            self.control.send(partial(self.control.commands.control.command, name, episode_id=row.episode.episode_id))
-        else:
+        if (row := self._row) is not None and row.episode is not None:
+            self._command_episode("resume" if row.episode.paused else "pause", row.episode.episode_id)
+        elif row is not None:
             self.control.pause_or_resume(row.run_id, row.batches)
 
     @needs_node
@@ -139,25 +130,23 @@ class RunsScreen(ListScreen[BatchRun]):
 
     @needs_node
     def action_replay(self, only: Literal["errors", "all"]) -> None:
-        if (row := self._row) is not None:
-            self.control.send(partial(self._replay, row, only))
+        async def replay(run_id: str) -> None:
+            n_waiting = await self.control.commands.replay(run_id, only)
+            what = "what ended with an error" if only == "errors" else "all episodes"
+            self.toast(f"plays again: {what}, {n_waiting:,}")
 
-    async def _replay(self, row: RunRow, only: Literal["errors", "all"]) -> None:
-        n_waiting = await self.control.commands.replay(row.run_id, only)
-        what = "what ended with an error" if only == "errors" else "all episodes"
-        self.toast(f"plays again: {what}, {n_waiting:,}")
+        if (row := self._row) is not None:
+            self.control.send(partial(replay, row.run_id))
 
     async def _send_all(self, command: Literal["cancel", "pause", "resume"]) -> None:
         store = self.session.store
         n_waiting = store.batch_registry.n_waiting
         is_running = any(batch.status == "running" for batch in store.batches.values())
         await self.control.commands.command_all(command)
-        effects = {"cancel": "cancelled", "resume": "resumed", "pause": "paused"}
+        effect = {"cancel": "cancelled", "resume": "resumed", "pause": "paused"}[command]
         later = " after this step" if command == "pause" and is_running else ""
-        parts = [f"all {effects[command]}", later]
-        if n_waiting and command != "cancel":
-            parts += ["; ", pluralize(n_waiting, "batch", "batches"), " waiting"]
-        self.toast("".join(parts))
+        waiting = f"; {pluralize(n_waiting, 'batch', 'batches')} waiting" if n_waiting and command != "cancel" else ""
+        self.toast(f"all {effect}{later}{waiting}")
 
     @property
     def _row(self) -> RunRow | None:
@@ -177,20 +166,16 @@ class RunSummaryScreen(ListScreen[BatchRun]):
 
     @dataclass
     class ResultsRequested(Message):
-        """The user has requested the results of a battery or batch."""
-
         run_id: str
 
     def __init__(self, context: ScreenContext, run_id: str) -> None:
         listing = run_rows.summary_listing(context.session.store)
-        rows = listing.rows()
-        super().__init__(context, "summary", rows, Table(listing.columns, ListingRows(listing, rows), id="batches"))
+        super().__init__(context, "summary", *listed(listing, id="batches", can_sort=False))
         self._run_id = run_id
 
     def draw(self, store: RunStore) -> None:
         self.rows.set_rows(store.run(self._run_id))
-        if self.is_ready:
-            self.show_rows()
+        self.show_rows()
 
     def selected_run(self) -> str:
         return self._run_id

@@ -1,21 +1,24 @@
-"""Fields of forms and prompts: texts whose keys act in order, lists with check marks, choices of a few options."""
+"""Fields of forms and prompts, whose keys act in order: texts, check marks, options; and the search in a view."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
-from textual import events
+from textual import events, on
+from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.containers import Vertical
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input
 
-from agentgym_tui.commands import bindings
-from agentgym_tui.presenters.cells import Cell, Line, TextSource
-from agentgym_tui.presenters.text_width import cut_middle, shorten_environment
+from agentgym_tui.commands import bindings, keymap_of
+from agentgym_tui.presenters.cells import Cell, Line, TextSource, cut_middle, join_parts, shorten_environment
+from agentgym_tui.presenters.number_format import format_count
 from agentgym_tui.safe_text import sanitize_line
 from agentgym_tui.state.query import MAX_CHARS
 from agentgym_tui.textual_compat import bindings_of_key
@@ -23,13 +26,10 @@ from agentgym_tui.widgets.lists import LineList, StaticLines
 
 
 class TextField(Input):
-    """An input that handles keys in the order in which they were pressed.
+    """An input that handles keys in order, and one that ``restrict`` does not allow, such as ``?``, as any other key.
 
     Textual's ``Input`` inserts a letter at once but resolves other keys only after every ancestor has seen them. When
     keys arrive together, as over a slow connection, a letter would overtake the backspace before it.
-
-    A character that ``restrict`` does not allow is a key like any other, so that ``?`` opens the help in a field of
-    numbers.
     """
 
     def validate_placeholder(self, text: str) -> str:
@@ -79,33 +79,26 @@ class SearchInput(TextField):
 
 
 class EntryInput(SearchInput):
-    """A one-line prompt; its text has no effect until the user submits it."""
+    """A prompt, whose text has no effect until the user submits it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("entry")]
 
     @dataclass
     class Closed(Message):
-        """The prompt was closed; ``text`` is None if it was cancelled."""
-
         text: str | None
 
     def prompt(self, placeholder: str) -> None:
-        """Open the prompt; it is empty but for the ``placeholder``."""
         self.value, self.placeholder = "", placeholder
         self.screen.set_focus(self)
 
     def action_take(self) -> None:
-        """Submit the text."""
         self.leave(self.Closed(self.value))
 
     def action_leave(self) -> None:
-        """Cancel the prompt."""
         self.leave(self.Closed(None))
 
 
 class CheckRows(TextSource):
-    """Rows that each consist of a check mark and a name; ``chosen``: indices of the checked rows."""
-
     def __init__(self, names: Sequence[str], chosen: set[int]) -> None:
         self._names, self._chosen = names, chosen
 
@@ -118,7 +111,7 @@ class CheckRows(TextSource):
 
 
 class CheckList(LineList):
-    """Lets the user check any number of names; ``chosen``: indices of the rows that are checked at first."""
+    """Lets the user check any number of names; ``chosen`` has the indices of the checked rows."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("checks")]
 
@@ -131,7 +124,6 @@ class CheckList(LineList):
         self.move_to(min(self.chosen, default=0))
 
     def action_check(self) -> None:
-        """Toggle the row under the cursor."""
         if len(self.source):
             self.chosen ^= {self.cursor}
             self.refresh()
@@ -161,7 +153,6 @@ class OptionStepper(StaticLines, can_focus=True):
         self._names, self.index = names, index
 
     def set_options(self, names: Sequence[str]) -> None:
-        """Replace the options; if the new options differ from the old options, select the first option."""
         if list(names) != list(self._names):
             self._names, self.index = names, 0
             self.show()
@@ -170,11 +161,9 @@ class OptionStepper(StaticLines, can_focus=True):
         return "▌" if self.has_focus and index == 0 else " "
 
     def on_click(self) -> None:
-        """Select the next option."""
         self.action_step(1)
 
     def action_step(self, by: int) -> None:
-        """Select the option ``by`` positions further, wrapping around."""
         self.index = (self.index + by) % len(self._names)
         self.show()
         self.post_message(self.Changed())
@@ -182,3 +171,126 @@ class OptionStepper(StaticLines, can_focus=True):
     def _lines(self, width: int) -> list[Line]:
         name = Cell(cut_middle(self._names[self.index], width - 4))
         return [[name] if len(self._names) < 2 else [Cell("◂ ", "accent"), name, Cell(" ▸", "accent")]]
+
+
+MAX_SHOWN: Final = 60
+"""Characters shown of the words."""
+
+
+class FindInput(SearchInput):
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("find")]
+
+    @dataclass
+    class Left(Message):
+        cancelled: bool
+
+    def action_take(self) -> None:
+        self.post_message(self.Left(False))
+
+    def action_leave(self) -> None:
+        self.post_message(self.Left(True))
+
+
+class FindBar(Vertical):
+    """Searches a view for words; ``rows_with`` marks an expression in its list, and returns the rows with it."""
+
+    class Ended(Message):
+        """The search has ended."""
+
+    def __init__(
+        self, view: Callable[[], LineList], rows_with: Callable[[re.Pattern[str] | None], list[int]], *, id: str
+    ) -> None:
+        super().__init__(id=id)
+        self._view, self._rows_with = view, rows_with
+        self._expression: re.Pattern[str] | None = None
+        self._rows: list[int] = []
+        self._searched: tuple[object, ...] = ()
+        self._row = self._number = self._start = 0
+        self._input, self._text = FindInput(placeholder="words in this view"), StaticLines(self._lines)
+
+    def compose(self) -> ComposeResult:
+        yield self._input
+        yield self._text
+
+    @property
+    def is_open(self) -> bool:
+        return self.has_class("-open")
+
+    def open(self) -> None:
+        self._start = self._view().cursor
+        self.add_class("-open", "-typing")
+        self.screen.set_focus(self._input)
+
+    def end(self) -> None:
+        self.remove_class("-open", "-typing")
+        self._input.value, self._expression = "", None
+        self._rows_with(None)
+        self.screen.set_focus(self._view())
+        self.post_message(self.Ended())
+
+    def go(self, by: int) -> None:
+        """Go to the next (1) or previous (-1) line with the words, from the last to the first one and back."""
+        if self._state() != self._searched:
+            self._search()
+        if not self._rows:
+            return
+        if (number := self._view().found_beyond(self._row, by)) is not None:
+            self._show(self._row, number)  # further words in the same line, beyond the edge of the view
+            return
+        before = bisect_left(self._rows, self._row) - 1
+        after = bisect_right(self._rows, self._row) % len(self._rows)
+        self._show(self._rows[after if by > 0 else before], 0 if by > 0 else -1)
+
+    def search_again(self) -> None:
+        """Search the view that is shown now, unless that has been done."""
+        if self._state() != self._searched and self._search() and self._rows:
+            self._show(self._rows[0])
+
+    @on(FindInput.Changed)
+    def _words_changed(self, event: FindInput.Changed) -> None:
+        event.stop()
+        self._expression = words_expression(event.value) if event.value.strip() else None
+        if self._search() and self._rows:
+            self._show(self._rows[bisect_left(self._rows, self._start) % len(self._rows)])
+
+    @on(FindInput.Left)
+    def _left(self, event: FindInput.Left) -> None:
+        event.stop()
+        if event.cancelled or self._expression is None:
+            self.end()
+        else:
+            self.remove_class("-typing")
+            self._text.show(self._lines)
+            self.screen.set_focus(self._view())
+
+    def _search(self) -> bool:
+        self._rows = self._rows_with(self._expression)
+        self._searched = self._state()
+        self._text.show(self._lines)
+        return self._expression is not None
+
+    def _state(self) -> tuple[object, ...]:
+        source = self._view().source
+        return self._expression, source, len(source)
+
+    def _show(self, row: int, number: int = 0) -> None:
+        n_in_row = bisect_right(self._rows, row) - bisect_left(self._rows, row)
+        self._row, self._number = row, number % max(n_in_row, 1)
+        self._view().move_to(row)
+        self._view().scroll_to_found(row, number)
+        self._text.show(self._lines)
+
+    def _lines(self, width: int) -> list[Line]:
+        key, n_rows = keymap_of(self.app).key, len(self._rows)
+        number = min(bisect_left(self._rows, self._row) + self._number + 1, n_rows)
+        count = f"{format_count(number)} of {format_count(n_rows)}" if n_rows else "no line has this"
+        words = f"/{sanitize_line(self._input.value, MAX_SHOWN)}"
+        hints = {"match.next": "next", "match.previous": "previous", "episode.back": "ends"}
+        hint = " · ".join([f"{key(command)} {what}" for command, what in hints.items()])
+        return [join_parts([[Cell(words, "accent" if n_rows else "bad")], [Cell(count)], [Cell(hint, "dim")]], width)]
+
+
+def words_expression(words: str) -> re.Pattern[str]:
+    """Return an expression that finds the words; in any case, unless they have a capital letter."""
+    parts = map(re.escape, words.split())
+    return re.compile(r"\s+".join(parts), re.NOFLAG if words != words.lower() else re.IGNORECASE)

@@ -8,8 +8,7 @@ from typing import Final, NamedTuple
 from textual import events
 
 from agentgym_tui.commands import APP_SCOPES, HELP, Command, commands_of, keymap_of
-from agentgym_tui.presenters.cells import Cell, Line
-from agentgym_tui.presenters.text_width import display_width
+from agentgym_tui.presenters.cells import Cell, Line, display_width
 from agentgym_tui.sessions.session import Session
 from agentgym_tui.widgets.lists import StaticLines
 

@@ -1,7 +1,7 @@
-"""Lists of lines: the visible lines are drawn and styled by their tones, a cursor moves, and a list can follow its end.
+"""Lists and tables: the visible lines are drawn and styled by their tones, a cursor moves, a list can follow its end.
 
 - ``LineRenderer`` draws lines and scrolls wide ones sideways; ``StaticLines`` is one that takes no keys.
-- ``LineList`` adds a cursor; ``WrappedText`` is prose that is wrapped again when the width changes.
+- ``LineList`` adds a cursor; ``WrappedText`` is prose; a ``Table`` has columns, and hides the least important ones.
 """
 
 from __future__ import annotations
@@ -24,8 +24,27 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from agentgym_tui.commands import bindings
-from agentgym_tui.presenters.cells import FixedLines, FoldedText, KeyLookup, Line, TextSource, Tone, WorldTone
-from agentgym_tui.presenters.text_width import LIST_MARGIN, display_width
+from agentgym_tui.presenters.cells import (
+    COLUMN_GAP,
+    LIST_MARGIN,
+    Column,
+    ColumnLayout,
+    FixedLines,
+    FoldedText,
+    KeyLookup,
+    Line,
+    TextSource,
+    Tone,
+    WorldTone,
+    arrange_columns,
+    display_width,
+    fit_row,
+    header_row,
+    next_sorting,
+    sorting_after_click,
+)
+from agentgym_tui.state.query import Sorting
+from agentgym_tui.textual_compat import add_bindings
 
 _TONE_CLASS: Final[dict[Tone, str]] = {tone: f"tone--{tone.partition('-')[0]}" for tone in get_args(Tone)}
 _CURSOR_CLASS: Final = {True: "tone--cursor-focused", False: "tone--cursor"}
@@ -90,13 +109,13 @@ def _luminance(color: Color) -> float:
 
 
 class LineRenderer(ScrollView, inherit_bindings=False):
-    """Draws the visible lines of a ``TextSource``."""
-
     ALLOW_SELECT = False
     DEFAULT_CSS = """
     LineRenderer { overflow-x: hidden; scrollbar-gutter: stable; scrollbar-size-vertical: 1; }
     """
     virtual_size = Reactive(Size(0, 0), layout=False, repaint=False)
+    found: Reactive[re.Pattern[str] | None] = Reactive(None)
+    """What is marked in the lines."""
     N_HEADER: ClassVar[int] = 0
     """Lines above the list that do not scroll."""
 
@@ -109,18 +128,6 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         self._strip_cache: dict[tuple[object, ...], Strip] = {}
         self._style_cache: dict[tuple[Tone, bool], Style] = {}
         self._background_color: Color | None = None
-        self._found: re.Pattern[str] | None = None
-
-    @property
-    def found(self) -> re.Pattern[str] | None:
-        """What is marked in the lines; None for nothing."""
-        return self._found
-
-    @found.setter
-    def found(self, expression: re.Pattern[str] | None) -> None:
-        if expression != self._found:
-            self._found = expression
-            self.refresh()
 
     def scroll_to_found(self, index: int, number: int = 0) -> None:
         """Scroll sideways until the found place with this number in line ``index`` is visible."""
@@ -132,14 +139,13 @@ class LineRenderer(ScrollView, inherit_bindings=False):
                 self.refresh()
 
     def found_beyond(self, index: int, by: int) -> int | None:
-        """Return the number of the next (1) or previous (-1) found place of a line that is not visible, if any."""
+        """Return the number of the next (1) or previous (-1) found place that is not visible, if any."""
         right = self._left + self._width - LIST_MARGIN
         columns = list(enumerate(self._found_columns(index)))[::by]
         hidden = (n for n, (start, stop) in columns if (stop > right if by > 0 else start < self._left))
         return next(hidden, None)
 
     def _found_columns(self, index: int) -> list[tuple[int, int]]:
-        """Return the first column and the end of each found place of a line."""
         row_cells = tuple(self.row_cells(index, self._width - LIST_MARGIN))
         text = "".join(text for text, _ in row_cells)
         places = self._found_in(index, row_cells)
@@ -147,14 +153,13 @@ class LineRenderer(ScrollView, inherit_bindings=False):
 
     def _found_in(self, index: int, row_cells: RowCells) -> list[tuple[int, int]]:
         """Return start and end of what is marked in a row, counted in its joined texts."""
-        if self._found is None:
+        if (found := self.found) is None:
             return []
         if isinstance(self.source, FoldedText):
-            return self.source.found_in(index, self._found)
-        return [match.span() for match in self._found.finditer("".join(text for text, _ in row_cells))]
+            return self.source.found_in(index, found)
+        return [match.span() for match in found.finditer("".join(text for text, _ in row_cells))]
 
     def is_highlighted(self, index: int) -> bool:
-        """Return whether line ``index`` is drawn as the line under the cursor."""
         return False
 
     def mark(self, index: int) -> str:
@@ -162,15 +167,12 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         return "▸" if self.is_highlighted(index) else " "
 
     def row_cells(self, index: int, width: int) -> RowCells:
-        """Return the texts of line ``index`` with their tones."""
         return self.source.line(index, width)
 
     def header(self, width: int) -> RowCells:
-        """Return the texts of the header with their tones; called only if ``N_HEADER`` is not 0."""
         return ()
 
     def unsafe_text(self) -> str | None:
-        """Return the original texts of the visible lines in which unsafe characters were replaced; None without any."""
         return self._raw_text(self._in_view())
 
     def _raw_text(self, rows: Iterable[int]) -> str | None:
@@ -195,10 +197,10 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         self._background_color = None
 
     def grow_to(self, height: int) -> None:
-        """Set the number of lines, including the header. Textual lays out the screen only if a scroll bar appears.
+        """Set the number of lines, with the header.
 
-        This method sets ``virtual_size`` itself because Textual would lay out the screen for every added line. For the
-        same reason a scroll bar that is no longer needed stays until the next resize.
+        Textual would lay out the screen for every line; here, it does only when a scroll bar appears. One that is no
+        longer needed stays until the next resize.
         """
         if height == self.virtual_size.height:
             return
@@ -237,7 +239,6 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         return strip
 
     def _measure(self) -> bool:
-        """Note width and scroll offset; return whether one has changed since the last repaint."""
         before = self._width, self._top
         self._width = max(self.outer_size.width - self.gutter.width, LIST_MARGIN)
         self._top = self.scroll_offset.y
@@ -255,8 +256,8 @@ class LineRenderer(ScrollView, inherit_bindings=False):
             row_cells, mark = tuple(self.header(width)), " "
         elif index < len(self.source):
             row_cells = tuple(self.row_cells(index, width))
-            if self._found is not None:
-                row_cells = tuple(mark_places(row_cells, self._found_in(index, row_cells)))
+            if places := self._found_in(index, row_cells):
+                row_cells = tuple(mark_places(row_cells, places))
             mark, highlighted = self.mark(index), self.is_highlighted(index)
         content = row_cells, mark, highlighted
         if (strip := self._strip_cache.get(content)) is None:
@@ -289,19 +290,16 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         return style
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Scroll right if the shift key is held."""
         if event.shift:
             self.action_right()
             event.stop().prevent_default()
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Scroll left if the shift key is held."""
         if event.shift:
             self.action_left()
             event.stop().prevent_default()
 
     def action_left(self) -> None:
-        """Scroll wide lines left."""
         self._left = max(self._left - SCROLL_COLUMNS, 0)
         self.refresh()
 
@@ -338,18 +336,10 @@ def mark_places(row_cells: RowCells, places: Sequence[tuple[int, int]]) -> Itera
 
 
 class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
-    """A list of lines with a cursor.
-
-    Attributes:
-        handles_enter: whether Enter posts ``Selected``; False leaves the key to the screen.
-    """
-
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
 
     @dataclass
     class ListMessage(Message):
-        """A message of a list."""
-
         view: LineList
 
         @property
@@ -358,8 +348,6 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
 
     @dataclass
     class LineMessage(ListMessage):
-        """A message about one line of a list."""
-
         index: int
         key: str
 
@@ -371,8 +359,6 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
 
     @dataclass
     class FollowChanged(ListMessage):
-        """The list started or stopped following its end."""
-
         following: bool
 
     def __init__(
@@ -380,27 +366,17 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
     ) -> None:
         super().__init__(source, id=id)
         self.cursor_type = cursor_type
-        self._n_lines = self._cursor = self._n_visible = 0
-        self._key = ""
+        self._n_lines = self.cursor = self._n_visible = 0
+        self.key = ""
         self._can_follow = self._follow = False
-        self.handles_enter = True
+        self.handles_enter = True  # False leaves the key to the screen
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return action != "choose" or self.handles_enter
 
     @property
-    def cursor(self) -> int:
-        """Index of the line under the cursor, 0 in an empty list."""
-        return self._cursor
-
-    @property
-    def key(self) -> str:
-        """Key of the line under the cursor, "" in an empty list."""
-        return self._key
-
-    @property
     def follow(self) -> bool:
-        """Whether the list stays at its end; setting it to True also enables following for ``action_bottom``."""
+        """Whether the list stays at its end; True also lets ``action_bottom`` follow it."""
         return self._follow
 
     @follow.setter
@@ -412,10 +388,6 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
             self._sync()
 
     def show(self, source: TextSource, *, follow: bool | None = None) -> None:
-        """Show another source; the cursor stays on the line with the same key if the new source has that key.
-
-        ``follow`` is whether to stay at the end; None keeps the user's choice.
-        """
         self.source = source
         if follow is not None:
             self.follow = follow
@@ -428,7 +400,7 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
             super().refresh_lines(y_start, line_count)
 
     def move_to(self, index: int) -> None:
-        """Move the cursor to ``index``, clamped to the list, and scroll it into view."""
+        """Move the cursor to the line nearest to ``index``, and scroll it into view."""
         self._sync_if_stale()
         index = max(0, min(index, self._n_lines - 1))
         if index < self._n_lines - 1:
@@ -442,54 +414,47 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         self._scroll_into_view(min(last, first + self._page() - 1))
 
     def select(self, key: str) -> bool:
-        """Move the cursor to the line with ``key``; return False if there is none."""
         self._sync()  # the source may have changed since it was drawn
-        index = self._find(key)
-        if index is not None:
+        if (index := self._find(key)) is not None:
             self.move_to(index)
         return index is not None
 
     def find_rows(self, expression: re.Pattern[str]) -> list[int]:
-        """Return the row of each match of an expression, so that a row with several matches comes several times."""
         if isinstance(self.source, FoldedText):
             return self.source.find_rows(expression)
         texts = ("".join(text for text, _ in self.row_cells(row, SEARCHED_WIDTH)) for row in range(len(self.source)))
         return [row for row, text in enumerate(texts) for _ in expression.finditer(text)]
 
     def is_highlighted(self, index: int) -> bool:
-        return index == self._cursor and self.cursor_type == "line"
+        return index == self.cursor and self.cursor_type == "line"
 
     def unsafe_text(self) -> str | None:
-        """Return the original text of the line under the cursor, else of all visible lines, if it was made safe."""
-        rows = [self._cursor] if self._cursor < len(self.source) and self.cursor_type == "line" else []
+        rows = [self.cursor] if self.cursor < len(self.source) and self.cursor_type == "line" else []
         return self._raw_text(rows) or super().unsafe_text()
 
     def _sync_if_stale(self) -> None:
-        if len(self.source) != self._n_lines or (self._n_lines and self.source.key(self._cursor) != self._key):
+        if len(self.source) != self._n_lines or (self._n_lines and self.source.key(self.cursor) != self.key):
             self._sync()
 
     def _sync(self) -> None:
-        """Adopt the source's current length, cursor key and content."""
-        before, self._n_lines = self._cursor, len(self.source)
-        self._cursor = self._cursor_after_change()
+        before, self._n_lines = self.cursor, len(self.source)
+        self.cursor = self._cursor_after_change()
         self.grow_to(self._n_lines + self.N_HEADER)
         if self._follow:
             self._scroll(self.max_scroll_y)
         elif top := self.scroll_offset.y:
-            self._scroll(top + self._cursor - before)
+            self._scroll(top + self.cursor - before)
         elif self.cursor_type == "line" and before < self._page():  # the cursor was visible
-            self._scroll_into_view(self._cursor)
+            self._scroll_into_view(self.cursor)
         self.refresh_changed()
         self._report_cursor()
 
     def _cursor_after_change(self) -> int:
-        """Return the cursor's index in the changed source: the index of its key, else the old index, clamped."""
         last = max(self._n_lines - 1, 0)
-        guess = last if self._follow else min(self._cursor, last)
-        if self._follow or not self._key or not self._n_lines or self.source.key(guess) == self._key:
+        guess = last if self._follow else min(self.cursor, last)
+        if self._follow or not self.key or not self._n_lines or self.source.key(guess) == self.key:
             return guess
-        index = self._find(self._key)
-        return guess if index is None else index
+        return guess if (index := self._find(self.key)) is None else index
 
     def _find(self, key: str) -> int | None:
         if isinstance(self.source, KeyLookup):
@@ -497,7 +462,7 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         return next((index for index in range(self._n_lines) if self.source.key(index) == key), None)
 
     def _set_cursor(self, index: int) -> None:
-        old, self._cursor = self._cursor, index
+        old, self.cursor = self.cursor, index
         if self.cursor_type == "line":
             super().refresh_lines(old + self.N_HEADER)
             super().refresh_lines(index + self.N_HEADER)
@@ -506,10 +471,10 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         self._report_cursor()
 
     def _report_cursor(self) -> None:
-        key = self.source.key(self._cursor) if self._cursor < len(self.source) else ""
-        if key != self._key:
-            self._key = key
-            self.post_message(self.CursorMoved(self, self._cursor, key))
+        key = self.source.key(self.cursor) if self.cursor < len(self.source) else ""
+        if key != self.key:
+            self.key = key
+            self.post_message(self.CursorMoved(self, self.cursor, key))
 
     def _scroll_into_view(self, index: int) -> None:
         top, page = self.scroll_offset.y, self._page()
@@ -522,7 +487,7 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
             self.follow = False
         if self.cursor_type == "none" and self._n_lines:
             top = round(new_value)
-            self._set_cursor(min(max(top, min(self._cursor, top + self._page() - 1)), self._n_lines - 1))
+            self._set_cursor(min(max(top, min(self.cursor, top + self._page() - 1)), self._n_lines - 1))
 
     def on_mount(self) -> None:
         self._sync()
@@ -533,11 +498,11 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
             self._scroll(self.max_scroll_y)
         elif self.cursor_type == "none":
             return
-        elif self._n_visible > before and self._cursor == self.scroll_offset.y + before - 1:
+        elif self._n_visible > before and self.cursor == self.scroll_offset.y + before - 1:
             # lines that lack of room had pushed out above the cursor scroll back
-            self._scroll(max(self._cursor - self._n_visible + 1, 0))
+            self._scroll(max(self.cursor - self._n_visible + 1, 0))
         else:
-            self._scroll_into_view(self._cursor)
+            self._scroll_into_view(self.cursor)
 
     def on_click(self, event: events.Click) -> None:
         """Move the cursor to the clicked line; a double click selects it."""
@@ -556,29 +521,25 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         if self.cursor_type == "none" and room:
             self._scroll(self.scroll_offset.y + by)
         else:
-            self.move_to(self._cursor + by)
+            self.move_to(self.cursor + by)
 
     def action_page(self, by: int) -> None:
-        """Move by ``by`` pages."""
         self.action_move(by * self._page())
 
     def action_top(self) -> None:
-        """Move to the first line."""
         self.move_to(0)
 
     def action_bottom(self) -> None:
-        """Move to the last line; also follow the end if following is enabled."""
         self.move_to(len(self.source) - 1)
         self.follow = self._can_follow
 
     def action_choose(self) -> None:
-        """Post ``Selected`` for the line under the cursor."""
         if self._n_lines:
-            self.post_message(self.Selected(self, self._cursor, self._key))
+            self.post_message(self.Selected(self, self.cursor, self.key))
 
 
 class GeneratedLines(TextSource):
-    """Lines that are generated again when the width changes."""
+    """Lines that are made again when the width changes."""
 
     def __init__(self, make_lines: LineFactory) -> None:
         self._make_lines = make_lines
@@ -595,7 +556,7 @@ class GeneratedLines(TextSource):
 
 
 class StaticLines(LineRenderer, can_focus=False):
-    """Lines that can neither be focused nor scrolled; lines that do not fit into the widget are hidden."""
+    """Lines that can neither be focused nor scrolled."""
 
     DEFAULT_CSS = """
     StaticLines { height: 1; overflow: hidden hidden; scrollbar-gutter: auto; }
@@ -608,7 +569,6 @@ class StaticLines(LineRenderer, can_focus=False):
         self._make_lines = make_lines
 
     def show(self, make_lines: LineFactory | None = None) -> None:
-        """Show the lines that ``make_lines``, by default the last one, makes; only changed rows are repainted."""
         self._make_lines = make_lines or self._make_lines
         self.source = GeneratedLines(self._make_lines)
         self.refresh_changed()
@@ -622,15 +582,12 @@ class StaticLines(LineRenderer, can_focus=False):
 
 
 class WrappedText(LineList):
-    """A list without a cursor whose lines are generated again when the width changes."""
-
     def __init__(self, make_lines: LineFactory, *, id: str) -> None:
         super().__init__(cursor_type="none", id=id)
         self._make_lines = make_lines
         self._cached: Sequence[Line] = ()
 
     def set_lines(self, make_lines: LineFactory) -> None:
-        """Show the lines that ``make_lines`` makes."""
         self._make_lines = make_lines
         self.on_resize()
 
@@ -639,3 +596,78 @@ class WrappedText(LineList):
         if lines != self._cached:
             self._cached = lines
             self.show(FixedLines(lines))
+
+
+class Table(LineList):
+    """A list whose lines have one cell per column; it posts which order the user wants, and does not sort itself."""
+
+    N_HEADER: ClassVar[int] = 1
+
+    @dataclass
+    class Sorted(LineList.ListMessage):
+        """The user has requested another order; None is the default order."""
+
+        sorting: Sorting | None
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        source: TextSource | None = None,
+        *,
+        can_follow: bool = False,
+        can_sort: bool = False,
+        sorting: Sorting | None = None,
+        default_sorting: Sorting | None = None,
+        id: str | None = None,
+    ) -> None:
+        super().__init__(source, id=id)
+        self._can_follow, self._can_sort = can_follow, can_sort
+        self._columns = tuple(columns)
+        self._layout: tuple[int, ColumnLayout] = (-1, ())
+        self.clicked: Column | None = None  # by the last click
+        self.sorting, self._default_sorting = sorting, default_sorting
+        if can_sort:
+            add_bindings(self, bindings("table"))
+
+    def set_columns(self, columns: Sequence[Column]) -> None:
+        if self._columns != (columns := tuple(columns)):
+            self._columns, self._layout = columns, (-1, ())
+
+    def header(self, width: int) -> Iterable[tuple[str, Tone]]:
+        return header_row(self._columns, self.visible_columns(width), self.sorting or self._default_sorting)
+
+    def row_cells(self, index: int, width: int) -> Iterable[tuple[str, Tone]]:
+        return fit_row(self.source.line(index, width), self._columns, self.visible_columns(width), width)
+
+    def visible_columns(self, width: int) -> ColumnLayout:
+        if self._layout[0] != width:
+            self._layout = (width, arrange_columns(self._columns, width))
+        return self._layout[1]
+
+    def _column_at(self, x: int) -> Column | None:
+        start = 1 - self._left
+        for number, size, _ in self.visible_columns(self._width - LIST_MARGIN):
+            if start <= x < start + size + len(COLUMN_GAP):
+                return self._columns[number]
+            start += size + len(COLUMN_GAP)
+        return None
+
+    def on_click(self, event: events.Click) -> None:
+        offset = event.get_content_offset(self)
+        self.clicked = self._column_at(offset.x) if offset is not None else None
+        if self._can_sort and self.clicked is not None and offset is not None and offset.y == 0:
+            self._sort(sorting_after_click(self.sorting, self.clicked))
+
+    def action_sort(self) -> None:
+        width = self._width - LIST_MARGIN
+        visible = [self._columns[number] for number, _, _ in self.visible_columns(width)] if width else self._columns
+        self._sort(next_sorting(self.sorting or self._default_sorting, visible))
+
+    def action_reverse(self) -> None:
+        if (sorting := self.sorting or self._default_sorting) is not None:
+            self._sort(Sorting(sorting.column, not sorting.descending))
+
+    def _sort(self, sorting: Sorting | None) -> None:
+        self.sorting = sorting
+        self.post_message(self.Sorted(self, sorting))
+        self.refresh()

@@ -12,9 +12,8 @@ from textual.containers import Vertical
 from textual.message import Message
 
 from agentgym_tui.commands import keymap_of
-from agentgym_tui.presenters.cells import Cell, Line, cut_line
+from agentgym_tui.presenters.cells import Cell, Line, cut_line, display_width
 from agentgym_tui.presenters.payload import TextRows, payload_rows, payload_text
-from agentgym_tui.presenters.text_width import display_width
 from agentgym_tui.state.event_log import LogEntry
 from agentgym_tui.widgets.lists import LineList, StaticLines
 

@@ -12,7 +12,6 @@ from textual.widget import Widget
 Axis: TypeAlias = Literal["width", "height"]
 
 STEP_PERCENT: Final = 5
-"""Percent that one key press changes."""
 
 RESIZE_STEPS: Final[Mapping[str, tuple[Axis, int]]] = {
     "narrower": ("width", -STEP_PERCENT),
@@ -23,12 +22,10 @@ RESIZE_STEPS: Final[Mapping[str, tuple[Axis, int]]] = {
 
 
 class Share(NamedTuple):
-    """The adjustable size of one part of a split, in percent of the split; the parts without a share take the rest."""
+    """The adjustable percentage of a part of a split; ``key`` is its name in the saved UI state."""
 
     part: str
-    """Id of the part."""
     key: str
-    """Key in the saved UI state."""
     axis: Axis
     minimum: int
     maximum: int
@@ -39,13 +36,7 @@ class Share(NamedTuple):
 class Split(Widget):
     """A container with adjustable parts; the style sheet sets the direction and the sizes that the user has not set.
 
-    Args:
-        shares: the shares of all parts of the screen; the shares of other splits' parts are ignored.
-        sizes: saved percents by key; updated in place.
-
-    Attributes:
-        fixed: whether no part is adjustable at present; saved sizes are then not applied.
-        default_sizes: rows or columns of adjustable parts without a saved size, by part, instead of the style sheet's.
+    ``shares`` has those of all parts of the screen; ``sizes``, the saved percents by key, is updated in place.
     """
 
     DEFAULT_CSS = """
@@ -63,8 +54,14 @@ class Split(Widget):
     ) -> None:
         super().__init__(*parts, id=id, classes=classes)
         self._shares, self._sizes = shares, sizes
-        self.fixed = False
-        self.default_sizes: Mapping[str, int] = {}
+        self.fixed = False  # while True, saved sizes are not applied
+        self.default_sizes: Mapping[str, int] = {}  # rows or columns by part, instead of the style sheet's
+
+    def on_mount(self) -> None:
+        self.fit()
+
+    def on_resize(self) -> None:
+        self.fit()
 
     def fit(self) -> None:
         """Set the size of each part, after the screen, the sizes or ``fixed`` changed."""
@@ -82,7 +79,6 @@ class Split(Widget):
                 setattr(parts[part].styles, axis, size)
 
     def resize(self, part: Widget, axis: Axis, percent: int, *, before: bool) -> bool:
-        """Move the border after or ``before`` a part; return False if there is none that can be moved."""
         shares = {share.part: share for share in self._current_shares() if share.axis == axis}
         if not before and part.id in shares:
             self._grow(shares[part.id], percent)
@@ -102,23 +98,13 @@ class Split(Widget):
         self.fit()
 
     def reset(self) -> None:
-        """Forget the saved sizes of all parts."""
         parts = {part.id for part in self.children}
         for share in self._shares:
             if share.part in parts:
                 self._sizes.pop(share.key, None)
         self.fit()
 
-    def on_mount(self) -> None:
-        """Fit the parts before the first drawing."""
-        self.fit()
-
-    def on_resize(self) -> None:
-        """Fit the parts to the new size of the screen."""
-        self.fit()
-
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """Start dragging the border between two parts that are side by side."""
         if len(self.children) > 1:
             first, second = self.children[:2]
             is_beside = second.display and second.region.x > first.region.x
@@ -127,7 +113,6 @@ class Split(Widget):
                 event.stop()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Move the border with the pointer."""
         if self.app.mouse_captured is self:
             percent = round(100 * (event.screen_x - self.region.x) / max(self.region.width, 1))
             for share in self._current_shares():
@@ -136,7 +121,6 @@ class Split(Widget):
             self.fit()
 
     def on_mouse_up(self) -> None:
-        """Stop dragging."""
         if self.app.mouse_captured is self:
             self.release_mouse()
 
@@ -153,10 +137,9 @@ def _clamped(share: Share, percent: int) -> int:
 
 
 def resize_focused(screen: Screen[object], direction: str) -> bool:
-    """Resize the focused pane of a screen; return False if it cannot be resized in that direction.
+    """Resize the focused pane, or ``reset`` all panes; return False if it cannot be resized in that direction.
 
-    A pane without a share of its own moves the border after it, else the border of an outer split, else the border
-    before it. ``direction`` is a key of ``RESIZE_STEPS``, or ``reset`` for all panes.
+    A pane without a share of its own moves the border after it, else that of an outer split, else that before it.
     """
     if direction not in RESIZE_STEPS:
         splits = screen.query(Split)
@@ -169,7 +152,6 @@ def resize_focused(screen: Screen[object], direction: str) -> bool:
 
 
 def zoom_focused(screen: Screen[object]) -> None:
-    """Show the focused pane of a screen alone, or all panes again."""
     if not unzoom(screen):
         for split, part in _splits_around(screen.focused):
             split.add_class("-zoomed")

@@ -8,16 +8,24 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import accumulate, zip_longest
 from typing import ClassVar, Final, TypeAlias
 
-from agentgym_tui.presenters.cells import UNSAFE_BADGE, Cell, FixedLines, FoldedText, Line, Tone
+from agentgym_tui.presenters.cells import (
+    LIST_MARGIN,
+    UNSAFE_BADGE,
+    Cell,
+    FixedLines,
+    FoldedText,
+    Line,
+    Tone,
+    fit,
+    wrap_offsets,
+)
 from agentgym_tui.presenters.episode_facts import STEP_COLUMNS, SpanRows, StepRows
 from agentgym_tui.presenters.live import reward_lines
-from agentgym_tui.presenters.text_width import LIST_MARGIN, fit, wrap_offsets
 from agentgym_tui.presenters.transcript import Block, BlockKind
 from agentgym_tui.safe_text import sanitize_line, unsafe_excerpt
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.servers import RewardPoint
-from agentgym_tui.widgets.lists import LineList
-from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.lists import LineList, Table
 from runner.types import Span
 
 _KINDS: Final[dict[Tone, tuple[BlockKind, ...]]] = {

@@ -21,8 +21,7 @@ from textual.strip import Strip
 import agentgym_tui
 from agentgym_tui.presenters.cells import Cell, Column, Line
 from agentgym_tui.presenters.episode_facts import SpanRows
-from agentgym_tui.widgets.lists import TONE_CLASSES, LineList
-from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.lists import TONE_CLASSES, LineList, Table
 from agentgym_tui.widgets.transcript import Waterfall
 from runner.types import Span
 from tests.benchmarks.measure import PAIRS, Ratio, Row, ratio_of

@@ -59,7 +59,7 @@ def _first_of_each_group(items: Iterable[LazyItem]) -> Iterator[Sequence[LazyIte
         ),
         ("endpoint_error", "runner.inference.errors.one_line", lambda text, limit: text, b"400 \n\n" + ESCAPE),
         ("screen", "agentgym_tui.safe_text.one_line", lambda text, limit: text, b"\x00a\n\n" + ESCAPE),
-        ("screen", "agentgym_tui.presenters.text_width.cell_len", len, WIDE),
+        ("screen", "agentgym_tui.presenters.cells.cell_len", len, WIDE),
         ("screen", "agentgym_tui.widgets.lists.display_width", len, WIDE),
     ],
 )

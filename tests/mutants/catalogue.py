@@ -550,7 +550,7 @@ MUTANTS = (
     ),
     _mutant(
         "unsanitised",
-        "agentgym_tui/presenters/text_width.py",
+        "agentgym_tui/presenters/cells.py",
         '    parts = sanitize_text(text).split("\\n")',
         '    parts = text.split("\\n")',
         "tui/presenters",

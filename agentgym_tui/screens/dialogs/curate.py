@@ -21,8 +21,8 @@ from agentgym_tui.presenters.episode_facts import note_line
 from agentgym_tui.presenters.number_format import format_size, pluralize
 from agentgym_tui.safe_text import masked_line, masked_rows, sanitize_line, sanitize_message
 from agentgym_tui.screens.base import ConsoleScreen, DialogFrame
-from agentgym_tui.screens.dialogs.confirm import clean_up_dialog, kept_texts
 from agentgym_tui.screens.dialogs.forms import Form, Row, field_row
+from agentgym_tui.screens.dialogs.texts import clean_up_dialog, kept_texts
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.library import Exporter, ExportJob
 from agentgym_tui.sessions.node import ControlRequestError
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from agentgym_tui.sessions.library import FileExporter
     from runner.formats.export import Manifest
     from runner.formats.format import Format
-    from runner.formats.training import Audit
     from runner.node.retention import CleanUpAction, PruneReport
     from runner.types.notes import Note
 
@@ -86,7 +85,6 @@ def clean_up(
 
 
 def report_text(report: PruneReport, action: CleanUpAction) -> str:
-    """Return what was done, and what was left as it is."""
     n_done = report.n_archived + report.n_deleted
     done = f"{pluralize(n_done, 'episode')} {action.removesuffix('e')}ed"
     freed = f", {format_size(max(report.n_freed, 0))} freed" if n_done else ""
@@ -121,14 +119,13 @@ FILTERS: Final = {
     "drop_flat": "no tasks whose attempts all have the same reward",
     "balanced": "the same number per environment",
 }
-"""Filters of an export, by the name of their field."""
 PROGRESS_S: Final = 0.2
 MAX_PATH: Final = 1_000
 STEM: Final = "episodes"
 
 
 def export(screen: ConsoleScreen[Any], session: Session, episode_ids: Sequence[str], query: str) -> None:
-    """Open the form that writes episodes in a format; ``query``: that of the list, for the manifest."""
+    """Open the form that writes episodes in a format; ``query`` of the list is for the manifest."""
     from runner.formats.format import writable_formats  # slow to import
 
     if (exporter := session.exporter) is None:
@@ -147,14 +144,7 @@ def export(screen: ConsoleScreen[Any], session: Session, episode_ids: Sequence[s
 
 
 class ExportForm(Form[None]):
-    """A form with format, output and filters; it shows progress, and what was written and left out.
-
-    Args:
-        exporter: writes the episodes.
-        episode_ids: the chosen episodes.
-        formats: the formats that can be written.
-        query: the query of the list, for the manifest; untrusted text.
-    """
+    """A form with format, output and filters; it shows progress, and what was written and left out."""
 
     SCOPE = "export"
     AUTO_FOCUS = "#format"
@@ -179,18 +169,12 @@ class ExportForm(Form[None]):
             yield StaticLines(self.report_lines, id="report")
 
     def on_mount(self) -> None:
-        """Show the progress while episodes are written."""
         self.set_interval(PROGRESS_S, self._show_progress)
 
-    def action_start(self) -> None:
-        """Write the episodes in the background."""
-        self._start(is_audit=False)
-
     def action_audit(self) -> None:
-        """Read the episodes in the background, and show what a trainer could use of them."""
-        self._start(is_audit=True)
+        self.action_start(is_audit=True)
 
-    def _start(self, *, is_audit: bool) -> None:
+    def action_start(self, *, is_audit: bool = False) -> None:
         if self._job is not None:
             return
         output = Path(os.path.expanduser(self.text("output")))  # noqa: PTH111 - any user
@@ -207,7 +191,6 @@ class ExportForm(Form[None]):
             self._job.stop()
 
     def on_unmount(self) -> None:
-        """Stop writing when the form goes."""
         if self._job is not None:
             self._job.stop()
 
@@ -224,7 +207,9 @@ class ExportForm(Form[None]):
     async def _write(self, job: ExportJob) -> None:
         try:
             if self._is_audit:
-                self.report(*_audit_rows(await self._exporter.audit(job)))
+                audit = await self._exporter.audit(job)
+                first, *others = audit.brief_lines()
+                self.report((first, "good" if audit.n_trainable else "warn"), *((text, "plain") for text in others))
             else:
                 manifest = await self._exporter.export(job)
                 self.report(*_manifest_rows(manifest, masked_line(self.text("output"), MAX_PATH)))
@@ -240,11 +225,6 @@ class ExportForm(Form[None]):
             self.report((f"{verb} {self._job.n_done:,} of {n_all} …", "accent"))
 
 
-def _audit_rows(audit: Audit) -> list[Row]:
-    first, *others = list(audit.brief_lines())
-    return [(first, "good" if audit.n_trainable else "warn"), *((text, "plain") for text in others)]
-
-
 def _manifest_rows(manifest: Manifest, path: str) -> list[Row]:
     size = format_size(sum(file.bytes for file in manifest.files))
     written = f"✓ {path}: {pluralize(manifest.n_written, 'episode')} as {manifest.format_version}, {size}"
@@ -258,15 +238,9 @@ _TAG_HINT: Final[Row] = ("tags with spaces between; those that you delete are re
 
 
 class TagDialog(Form[None]):
-    """A dialog with the tags of an episode or a step, a new note, and its notes; it closes when a change is stored.
+    """A form with tags and notes of an episode or of a ``step``, and a new note; it closes when a change is stored.
 
-    Args:
-        session: sends the change.
-        episode_id: id of the episode.
-        title: title of the dialog.
-        notes: the tags and notes of the episode and its steps.
-        step: index of the step; None: the episode.
-        on_change: called with all tags and notes after a change.
+    ``on_change`` gets all tags and notes after each change.
     """
 
     SCOPE = "tags"
@@ -304,11 +278,9 @@ class TagDialog(Form[None]):
             yield LineList(self._lines(), id="notes")
 
     def on_mount(self) -> None:
-        """Begin with the tags of an episode, or with a note on a step."""
         self.set_focus(self.query_one("#words" if self._step is None else "#remark"))
 
     def action_save(self) -> None:
-        """Send what was added and removed; the dialog stays open if the node refuses it."""
         after, note = split_tags(self.query_one("#words", Input).value), self.text("remark")
         if set(after) == set(self._before) and not note:
             self.leave()
@@ -324,7 +296,6 @@ class TagDialog(Form[None]):
         self._start(change, self.leave)
 
     def action_remove(self) -> None:
-        """Remove the selected note if the list of notes has the focus."""
         notes = self.query_one("#notes", LineList)
         if self.focused is notes and notes.cursor < len(self._notes):
             removed = self._notes[notes.cursor]
@@ -362,10 +333,7 @@ def edit_tags(
     step: int | None = None,
     on_change: Callable[[Sequence[Note]], None] = lambda notes: None,
 ) -> None:
-    """Open the dialog for an episode or a step of it, or show why the session cannot change its tags and notes.
-
-    ``on_change`` is called with all tags and notes of the episode after each change.
-    """
+    """Open the form of tags for an episode or a step of it; ``on_change`` gets all of them after each change."""
     if not NODE.is_met(session):
         screen.toast(NODE.reason(session), failed=True)
     elif entry is not None and not isinstance(entry, UnreadableFile):

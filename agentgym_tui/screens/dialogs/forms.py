@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 from msgspec.structs import replace
 from textual import on
@@ -17,10 +17,9 @@ from textual.screen import ScreenResultType
 from textual.widget import Widget
 from textual.widgets import Button, Input
 
-from agentgym_tui.presenters.cells import Cell, FixedLines, Line, Tone
+from agentgym_tui.presenters.cells import LIST_MARGIN, Cell, FixedLines, Line, Tone, wrap_text
 from agentgym_tui.presenters.live import no_environments
 from agentgym_tui.presenters.number_format import pluralize
-from agentgym_tui.presenters.text_width import LIST_MARGIN, wrap_text
 from agentgym_tui.safe_text import masked_line, masked_rows
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.services import start_worker
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
     from runner.node.preflight import ModelTrial
 
 Row: TypeAlias = tuple[str, Tone]
-"""A text, which is wrapped, and its tone."""
 
 
 class Form(DialogScreen[ScreenResultType]):
@@ -68,18 +66,16 @@ class Form(DialogScreen[ScreenResultType]):
     _report: Sequence[Row] = ()
 
     def report(self, *rows: Row) -> None:
-        """Show texts in the ``StaticLines`` with the id ``report``."""
         self._report = rows
         self.show_lines("report")
 
     def report_lines(self, width: int) -> list[Line]:
-        """Return the report; each text leaves a row to each of the others."""
+        """Return the wrapped report; each text leaves a row to each of the others."""
         limit = max(self.n_report - len(self._report) + 1, 1)
         lines: list[Line] = [[Cell(row, tone)] for text, tone in self._report for row in wrap_text(text, width, limit)]
         return lines[: self.n_report]
 
     def text(self, field: str) -> str:
-        """Return what is typed in a field."""
         return self.query_one(f"#{field}", Input).value.strip()
 
     @on(Input.Submitted)
@@ -89,7 +85,6 @@ class Form(DialogScreen[ScreenResultType]):
 
 
 def field_row(title: str, *widgets: Widget) -> Horizontal:
-    """Return a row with the title of a field, the field, and what is beside it."""
     return Horizontal(StaticLines(lambda _: [[Cell(title, "dim")]], classes="name"), *widgets, classes="row")
 
 
@@ -108,33 +103,19 @@ _MIN_ERROR_WIDTH: Final = 75
 """Columns of the terminal at which errors have room beside the fields."""
 
 
-class _TextField(NamedTuple):
-    title: str
-    help: str
-    placeholder: str
-
-
-_TEXT_FIELDS: Final = {
-    "models": _TextField("models", "one after another", "a,b,c"),
-    "tasks": _TextField("task file", "in place of tasks", "FILE"),
-}
+_TEXT_FIELDS: Final = {"models": ("models", "a,b,c"), "tasks": ("task file", "FILE")}
+"""Title and placeholder by the id of the field."""
 _HELP: Final[Mapping[str, str]] = {
     "envs": "environments",
+    "models": "one after another",
+    "tasks": "in place of tasks",
     **{field.id: field.help for field in FORM_FIELDS},
-    **{id: field.help for id, field in _TEXT_FIELDS.items()},
 }
 """What is beside a field without an error."""
 
 
 class RunForm(Form[None]):
-    """A form in which the user chooses what to run; it closes when the node has accepted the run.
-
-    Args:
-        session: provides environments, agents and models.
-        commands: the run commands, which remember the last run.
-        envs: names of the environments that are checked at first.
-        start: sends the start request; raises ``ControlRequestError`` where it is refused.
-    """
+    """A form in which the user chooses what to run, at first ``envs``; it closes when the node has accepted the run."""
 
     SCOPE = "form"
     AUTO_FOCUS = "#envs"
@@ -187,7 +168,7 @@ class RunForm(Form[None]):
                             compact=True,
                         )
                         yield field_row(field.title, number, self._beside(field.id))
-                    for id, (title, _, hint) in _TEXT_FIELDS.items():
+                    for id, (title, hint) in _TEXT_FIELDS.items():
                         text = SearchInput(
                             texts.get(id, ""), placeholder=hint, id=id, max_length=MAX_MODELS_CHARS, compact=True
                         )
@@ -197,7 +178,6 @@ class RunForm(Form[None]):
                 yield Button(as_label("Close"), id="close", compact=True)
 
     def _beside(self, field: str) -> StaticLines:
-        """Return what is beside or above a field: its error or what it means."""
 
         def lines(_: int) -> list[Line]:
             error = self._errors.get(field)
@@ -209,11 +189,9 @@ class RunForm(Form[None]):
         self._show_errors({})
 
     def on_resize(self) -> None:
-        """Fit note and fields to the screen."""
         self.call_after_refresh(self._show_note)
 
     def action_start(self) -> None:
-        """Send the start request and close the form; keep it open if it has errors or the request is refused."""
         parsed = self._parsed(with_tasks=True)
         self._refusal = ""
         self._show_errors(parsed.errors)
@@ -257,7 +235,7 @@ class RunForm(Form[None]):
         return [NO_MODEL] if without_model else [ANY_MODEL, *self._models]
 
     def _parsed(self, *, with_tasks: bool = False) -> Parsed:
-        """Return the request of the form; the file with tasks is read only when it is sent."""
+        """Return the request; the file with tasks is read only when it is sent."""
         agent = self._agents[self._agent.index]
         without_model = agent in MODELLESS_AGENTS
         texts: dict[str, str] = {field.id: self.query_one(f"#{field.id}", Input).value for field in FORM_FIELDS}
@@ -277,7 +255,7 @@ class RunForm(Form[None]):
         self._show_note()
 
     def _show_note(self) -> None:
-        """Show the note above the fields, if there is one; they get the other rows, and scroll in a low terminal."""
+        """Show the note above the fields, which get the other rows, and scroll in a low terminal."""
         size, note = self.app.size, self.query_one("#report")
         width = self.query_one("#form").size.width or min(_DIALOG_WIDTH, size.width - 8)
         self.n_report = max(3, min(6, size.height - 20))
@@ -302,7 +280,7 @@ class RunForm(Form[None]):
 
 
 class BatteryPicker(DialogScreen[list[str]]):
-    """A dialog to choose a tier; its result is the list of the tier's available environments."""
+    """A dialog to choose a tier; its result has the tier's available environments."""
 
     SCOPE = "dialog"
 
@@ -314,7 +292,7 @@ class BatteryPicker(DialogScreen[list[str]]):
     def compose(self) -> ComposeResult:
         with DialogFrame("Battery", keys="{list.choose} runs · {dialog.close} closes"):
             yield StaticLines(self._about, id="about")
-            yield LineList(FixedLines([_tier_line(tier) for tier in self._tiers]), id="tiers")
+            yield LineList(FixedLines([*map(_tier_line, self._tiers)]), id="tiers")
             yield StaticLines(self._left_out, id="left-out")
 
     @on(LineList.Selected)
@@ -336,7 +314,6 @@ class BatteryPicker(DialogScreen[list[str]]):
         return [[name, Cell(" runs each environment once, in order.")]]
 
     def _left_out(self, width: int) -> list[Line]:
-        """Return the available environments of the selected tier, and each unavailable environment with the cause."""
         if not self._tiers:
             return []
         tier = self._tiers[self.query_one("#tiers", LineList).cursor]
@@ -369,7 +346,7 @@ _SET_VARIABLE: Final = "→ set it in the shell, then start the console again, w
 
 
 class ModelForm(Form[Path]):
-    """A form with a server, its model and the name of the variable with its key; its result is a new profile's file."""
+    """A form with a server, its model and the variable of its key; its result is the file of a new profile."""
 
     SCOPE = "model"
     SUBMIT = "try_model"
@@ -385,14 +362,12 @@ class ModelForm(Form[Path]):
             yield StaticLines(self.report_lines, id="report")
 
     def action_try_model(self) -> None:
-        """Try the server in the background, as the fields name it now."""
         if not self._is_trying:
             self._is_trying = True
             self.report(("looking for the server …", "accent"))
             start_worker(self, partial(self._try, self._own_model()), group="trial")
 
     def action_write(self) -> None:
-        """Write the profile, and close with its file; where that fails, show why."""
         try:
             path = self._own_model().write_profile(os.environ, Path.cwd(), self.text("profile"))
         except ConfigError as exc:
@@ -401,10 +376,10 @@ class ModelForm(Form[Path]):
             self.leave(path)
 
     def action_close(self) -> None:
-        if not self._is_trying:
-            self.leave()
-        else:
+        if self._is_trying:
             self.workers.cancel_group(self, "trial")
+        else:
+            self.leave()
 
     def _own_model(self) -> OwnModel:
         from runner.config.own_model import OwnModel
@@ -432,7 +407,6 @@ class ModelForm(Form[Path]):
 
 
 def health_rows(health: EndpointHealth, key_env: str | None) -> list[Row]:
-    """Return which server answers, or why none does and what to do."""
     if health.status not in ("up", "slow"):
         hint = _NAME_VARIABLE if health.hint == health.key_hint and not key_env else health.hint
         return _failure_rows(health.cause or health.status, hint, key_env)
@@ -441,7 +415,6 @@ def health_rows(health: EndpointHealth, key_env: str | None) -> list[Row]:
 
 
 def trial_rows(trial: ModelTrial, key_env: str | None) -> list[Row]:
-    """Return what the endpoint takes and how its model acted, or why it gave no answer and what to do."""
     if trial.failure is not None:
         return _failure_rows(trial.failure, trial.hint, key_env)
     acted = any(act != "none" for act in trial.acts)

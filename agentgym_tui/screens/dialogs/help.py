@@ -11,10 +11,8 @@ from textual.app import ComposeResult
 from textual.widgets import Input
 
 from agentgym_tui.commands import AvailableCommand, Command, Keymap, keymap_of, scope_of
-from agentgym_tui.presenters.cells import Cell, FixedLines, Line, line_width
-from agentgym_tui.presenters.listing import describe_field, syntax_rows
+from agentgym_tui.presenters.cells import SYNTAX_ROWS, Cell, FixedLines, Line, describe_field, line_width, wrap_text
 from agentgym_tui.presenters.number_format import UNKNOWN
-from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.state.query import MAX_CHARS
 from agentgym_tui.widgets.inputs import SearchInput
@@ -68,7 +66,7 @@ def help_lines(commands: Sequence[Command], keys: Keymap, width: int, fields: Se
         yield ()
     described = [(field.name, describe_field(field)) for field in fields]
     signs = [(sign, keys.expand(meaning)) for sign, meaning in _SIGNS]
-    queries = [("Queries in the filter", [*syntax_rows(), *described])] if fields else []
+    queries = [("Queries in the filter", [*SYNTAX_ROWS, *described])] if fields else []
     for heading, rows in [*queries, ("Mouse", [*_MOUSE]), ("Signs", signs)]:
         yield [Cell(heading, "head")]
         for label, meaning in rows:

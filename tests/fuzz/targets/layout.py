@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from agentgym_tui.presenters.cells import Cell, Column, arrange_columns, fit_row, join_parts, line_width
-from agentgym_tui.presenters.text_width import cut, cut_middle, cut_start, display_width, fit, wrap_offsets, wrap_text
+from agentgym_tui.presenters.cells import (
+    Cell,
+    Column,
+    arrange_columns,
+    cut,
+    cut_middle,
+    cut_start,
+    display_width,
+    fit,
+    fit_row,
+    join_parts,
+    line_width,
+    wrap_offsets,
+    wrap_text,
+)
 from agentgym_tui.safe_text import sanitize_line, sanitize_lines
 from tests.fuzz.emulator import character_width
 from tests.fuzz.oracles import check_displayable

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from agentgym_tui.logs import parse_record
-from agentgym_tui.presenters.text_width import cut_middle, cut_start, wrap_text
+from agentgym_tui.presenters.cells import cut_middle, cut_start, wrap_text
 from agentgym_tui.safe_text import sanitize_line, sanitize_lines, unsafe_excerpt
 from agentgym_tui.state.event_log import parse_patterns, parse_start
 from runner.agents.model.reply_parsing import parse_reply

@@ -30,9 +30,8 @@ from agentgym_tui.presenters.status_line import status_lines
 from agentgym_tui.presenters.transcript import Block, step_blocks, text_block
 from agentgym_tui.state.event_log import EventLog
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.widgets.lists import TONE_CLASSES, LineList, StaticLines
+from agentgym_tui.widgets.lists import TONE_CLASSES, LineList, StaticLines, Table
 from agentgym_tui.widgets.payload_view import TextView
-from agentgym_tui.widgets.table import Table
 from agentgym_tui.widgets.transcript import Transcript
 from runner.events.codec import decode
 from runner.events.subjects import DurableNames

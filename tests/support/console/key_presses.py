@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from agentgym_tui.app import Console
 from agentgym_tui.logs import LogFile
-from agentgym_tui.screens.dialogs.confirm import ConfirmDialog
+from agentgym_tui.screens.dialogs.texts import ConfirmDialog
 from agentgym_tui.sessions.file_library import row_table
 from agentgym_tui.widgets.inputs import CheckList, OptionStepper
 from agentgym_tui.widgets.lists import LineList

@@ -15,7 +15,7 @@ from agentgym_tui.commands import COMMANDS, available_commands, bindings, displa
 from agentgym_tui.config import parse_settings
 from agentgym_tui.screens.base import ConsoleScreen, DialogScreen
 from agentgym_tui.screens.episode import EpisodeScreen
-from agentgym_tui.screens.episodes.screen import EpisodesScreen
+from agentgym_tui.screens.episode_lists import EpisodesScreen
 from agentgym_tui.screens.live import LiveScreen
 from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.state.nodes import BusLink

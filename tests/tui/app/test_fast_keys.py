@@ -15,10 +15,10 @@ from agentgym_tui.app import Console
 from agentgym_tui.config import Settings, UiState, parse_settings
 from agentgym_tui.screens.dialogs.forms import RunForm
 from agentgym_tui.screens.episode import EpisodeScreen
-from agentgym_tui.screens.list_filter import FilterInput
+from agentgym_tui.screens.list_screen import FilterInput
 from agentgym_tui.sessions.run_commands import FORM_FIELDS
 from agentgym_tui.widgets.inputs import CheckList
-from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.lists import Table
 from tests.support.console.fake_session import FakeSession, busy_session, watching
 from tests.support.console.key_presses import running_battery, screen_name
 from tests.support.console.log_consoles import logs_app

@@ -20,7 +20,7 @@ from agentgym_tui.app import (
     short_toast,
 )
 from agentgym_tui.config import Notify, Settings
-from agentgym_tui.presenters.text_width import display_width
+from agentgym_tui.presenters.cells import display_width
 from agentgym_tui.safe_text import has_unsafe_chars, sanitize_message
 from agentgym_tui.services import MAX_MESSAGES, announce, messages, toast
 from agentgym_tui.state.batches import BatchRun

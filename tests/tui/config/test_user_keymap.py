@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.widgets import Input
 
 from agentgym_tui.config import Settings, parse_settings
-from agentgym_tui.screens.episodes.screen import EpisodesScreen
+from agentgym_tui.screens.episode_lists import EpisodesScreen
 from agentgym_tui.screens.live import LiveScreen
 from tests.support.console.fake_session import busy_session, empty_session, session_with_messages
 from tests.support.console.key_presses import focused_id

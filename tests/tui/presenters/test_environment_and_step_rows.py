@@ -4,12 +4,11 @@ import subprocess
 import sys
 from typing import Any
 
-from agentgym_tui.presenters.cells import Line, arrange_columns, fit_row
+from agentgym_tui.presenters.cells import ENV_WIDTH, Line, arrange_columns, fit, fit_row, shorten_environment
 from agentgym_tui.presenters.episode_facts import STEP_COLUMNS, StepRows, answer_parts, fallback_note
 from agentgym_tui.presenters.episode_rows import EpisodeRows
 from agentgym_tui.presenters.live import ENV_COLUMNS, NAME_WIDTH, EnvironmentRows
 from agentgym_tui.presenters.number_format import UNKNOWN
-from agentgym_tui.presenters.text_width import ENV_WIDTH, fit, shorten_environment
 from agentgym_tui.safe_text import sanitize_line
 from agentgym_tui.state.episode import StreamingAnswer, StreamingToolCall
 from agentgym_tui.state.episode_list import EpisodeList

@@ -4,7 +4,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from agentgym_tui.presenters.cells import Cell
+from agentgym_tui.presenters.cells import Cell, cut, cut_middle, cut_start, wrap_text
 from agentgym_tui.presenters.live import column_chart, moving_success_rate, reward_lines, value_range
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
@@ -16,7 +16,6 @@ from agentgym_tui.presenters.number_format import (
     format_share,
     progress_bar,
 )
-from agentgym_tui.presenters.text_width import cut, cut_middle, cut_start, wrap_text
 from agentgym_tui.safe_text import mask_secrets, masked_line, masked_rows, sanitize_message
 from agentgym_tui.state.servers import RewardPoint
 from runner.util import display_text

@@ -4,8 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from agentgym_tui.presenters.cells import UNSAFE_BADGE
-from agentgym_tui.presenters.text_width import display_width, fit, wrap_offsets
+from agentgym_tui.presenters.cells import UNSAFE_BADGE, display_width, fit, wrap_offsets
 from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.state.episode import StreamingAnswer
 from agentgym_tui.widgets.transcript import BlockRows, Transcript, Waterfall

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym_tui.presenters.cells import Cell, Tone, line_width
+from agentgym_tui.presenters.cells import Cell, Tone, display_width, line_width
 from agentgym_tui.presenters.episode_facts import (
     NO_PICTURE,
     NO_STEP_YET,
@@ -19,7 +19,6 @@ from agentgym_tui.presenters.episode_facts import (
     world_at,
     world_lines,
 )
-from agentgym_tui.presenters.text_width import display_width
 from runner.types.cells import COLORS, FILLS, MAX_ROWS
 from runner.util.display_text import is_unsafe
 from tests.fuzz.targets import screen

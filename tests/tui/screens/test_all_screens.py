@@ -10,7 +10,7 @@ from textual.widgets import Input
 
 from agentgym_tui.config import UiState
 from agentgym_tui.safe_text import has_unsafe_chars
-from agentgym_tui.screens.episodes.screen import EpisodesScreen
+from agentgym_tui.screens.episode_lists import EpisodesScreen
 from agentgym_tui.screens.live import LiveScreen, live_shares
 from agentgym_tui.state.query import Sorting
 from tests.support.console.fake_session import (

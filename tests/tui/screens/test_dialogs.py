@@ -10,7 +10,7 @@ from textual.widgets import Input
 
 from agentgym_tui.app import Console
 from agentgym_tui.commands import COMMANDS, AvailableCommand, Command, available_commands, commands_of
-from agentgym_tui.presenters.text_width import LIST_MARGIN
+from agentgym_tui.presenters.cells import LIST_MARGIN
 from agentgym_tui.screens.dialogs.forms import BatteryPicker
 from agentgym_tui.screens.dialogs.help import CommandPalette, HelpDialog, search
 from agentgym_tui.screens.dialogs.texts import HexDumpDialog

@@ -16,8 +16,7 @@ from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.services import MAX_CLIPBOARD_BYTES
 from agentgym_tui.sessions.episode_files import episode_from_record
 from agentgym_tui.state.episode import Episode
-from agentgym_tui.widgets.lists import LineList
-from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.lists import LineList, Table
 from runner.events.live import LiveAction
 from runner.store.index_schema import episode_row
 from runner.util.safe_values import encode

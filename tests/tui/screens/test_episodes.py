@@ -10,14 +10,13 @@ from textual.widgets import Input
 from agentgym_tui.app import Console
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.safe_text import has_unsafe_chars
-from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.episode import EpisodeScreen
-from agentgym_tui.screens.episodes.screen import EpisodesScreen
+from agentgym_tui.screens.episode_lists import EpisodesScreen
 from agentgym_tui.sessions.session import FileSession
 from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.state.nodes import READING_FILES, BusLink
 from agentgym_tui.state.query import MAX_CHARS
-from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.lists import Table
 from runner.types import Outcome
 from tests.support.console.fake_session import FakeSession, bus_session, busy_session, empty_session, files_session
 from tests.support.console.pilot import console_pilot, wait_for_text, wait_for_widget_text, wait_until, widget_text
@@ -48,12 +47,6 @@ async def test_stored_and_running_episodes_are_listed_with_the_newest_selected()
         assert "Maze" in lines[1]
         assert "▶ running" in lines[2]
         assert "! error: EnvironmentFau" in lines[4]
-
-
-async def test_drawing_a_screen_without_widgets_does_nothing() -> None:
-    session = busy_session()
-    for screen in (EpisodesScreen(ScreenContext(session)), EpisodeScreen(session, episode_id(3))):
-        screen.draw(session.store)
 
 
 async def test_the_cursor_stays_on_its_episode_when_others_start_and_end() -> None:

@@ -12,8 +12,8 @@ from agentgym_tui.commands import COMMANDS, available_commands
 from agentgym_tui.screens.dialogs.texts import HexDumpDialog
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.line_browser import EventsScreen
+from agentgym_tui.widgets.lists import Table
 from agentgym_tui.widgets.payload_view import TextView
-from agentgym_tui.widgets.table import Table
 from runner.events.codec import encode
 from runner.events.subjects import EPISODE_COMPLETED
 from runner.subscribe.buffer import RawMessage

@@ -15,13 +15,11 @@ from textual.widget import Widget
 from agentgym_tui.app import Console
 from agentgym_tui.config import UiState
 from agentgym_tui.presenters.live import ENV_COLUMNS
-from agentgym_tui.screens.control import ControlScreen
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.live import LIVE_PANES, EpisodePicker, LivePane, LivePanes, LiveScreen
 from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.widgets.lists import LineList
-from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.lists import LineList, Table
 from runner.events.live import LiveAction
 from runner.subscribe.messages import Notice
 from tests.support.console.fake_session import (
@@ -366,24 +364,17 @@ async def test_a_redraw_that_changes_nothing_repaints_nothing() -> None:
 
 
 async def test_the_time_left_passes_only_while_a_batch_is_active(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentgym_tui.screens.control.TICK_S", 0.01)
-    ticks: list[bool] = []
-    tick = ControlScreen._tick
-
-    def record_and_tick(screen: ControlScreen) -> None:
-        ticks.append(session.store.batch_registry.active() is not None)
-        tick(screen)
-
-    monkeypatch.setattr(ControlScreen, "_tick", record_and_tick)
+    monkeypatch.setattr("agentgym_tui.screens.base.TICK_S", 0.01)
+    drawn: list[float] = []
+    monkeypatch.setattr(LiveScreen, "draw_time_left", lambda screen: drawn.append(time.monotonic()))
     session = FakeSession(empty_store())
     async with Console(session).run_test(size=(120, 40)) as pilot:
-        await wait_until(pilot, lambda: len(ticks) > 0, "the last tick without a batch")
         periods: list[float] = []
         pilot.app.set_interval(0.01, lambda: periods.append(time.monotonic()))
-        await wait_until(pilot, lambda: len(periods) > 5, "five periods without a tick")
-        assert ticks == [False]
+        await wait_until(pilot, lambda: len(periods) > 5, "five periods without a batch")
+        assert not drawn
         session.store.apply_events([live(started(0))])
-        await wait_until(pilot, lambda: ticks.count(True) > 2, "ticks")
+        await wait_until(pilot, lambda: len(drawn) > 2, "drawings of the time left")
 
 
 async def test_changed_steps_are_redrawn() -> None:

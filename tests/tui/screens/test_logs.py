@@ -11,7 +11,7 @@ from textual.widget import Widget
 from agentgym_tui.app import Console
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.dialogs.texts import HexDumpDialog
-from agentgym_tui.screens.episodes.screen import EpisodesScreen
+from agentgym_tui.screens.episode_lists import EpisodesScreen
 from agentgym_tui.screens.line_browser import LogScreen
 from agentgym_tui.widgets.payload_view import TextView
 from tests.support.console.fake_session import busy_session, files_session

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentgym_tui.app import Console
-from agentgym_tui.screens.episodes.screen import EpisodesScreen
+from agentgym_tui.screens.episode_lists import EpisodesScreen
 from agentgym_tui.widgets.lists import LineList
 from tests.support.console.fake_session import FakeSession, bus_session, busy_session, files_session
 from tests.support.console.key_presses import broken_machine

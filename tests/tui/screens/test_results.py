@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentgym_tui.screens.base import ScreenContext
-from agentgym_tui.screens.episodes.screen import EpisodesScreen
+from agentgym_tui.screens.episode_lists import EpisodesScreen
 from agentgym_tui.screens.results import ResultsScreen
 from agentgym_tui.state.episode_list import UnreadableFile
 from runner.errors import StoreError
@@ -239,8 +238,3 @@ async def test_unsafe_names_are_made_safe_and_left_out_of_the_filter() -> None:
         await pilot.press("enter")
         await wait_for_widget_text(pilot, SUMMARY, "1 episode · 1 match")
         assert app.ui_state.filters["episodes"] == 'agent:"re act" models:"a|b" data:upstream'
-
-
-def test_drawing_a_screen_without_widgets_does_nothing() -> None:
-    session = results_session()
-    ResultsScreen(ScreenContext(session)).draw(session.store)

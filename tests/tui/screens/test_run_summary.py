@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from agentgym_tui.presenters.number_format import format_interval
 from agentgym_tui.presenters.run_rows import success_interval
 from agentgym_tui.safe_text import has_unsafe_chars
-from agentgym_tui.screens.episodes.screen import EpisodesScreen
+from agentgym_tui.screens.episode_lists import EpisodesScreen
 from agentgym_tui.state.batches import BatchTotals
 from runner.types import Tokens
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, ended_session, mixed_session

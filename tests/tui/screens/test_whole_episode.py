@@ -17,9 +17,8 @@ from agentgym_tui.presenters.transcript import FOLDS, MAX_TEXT, OBSERVATION_TITL
 from agentgym_tui.safe_text import MAX_TEXT_LINES, has_unsafe_chars
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.state.episode import Episode, Spans
-from agentgym_tui.widgets.find_bar import words_expression
-from agentgym_tui.widgets.lists import FOUND_TONE, LineList, mark_places
-from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.inputs import words_expression
+from agentgym_tui.widgets.lists import FOUND_TONE, LineList, Table, mark_places
 from agentgym_tui.widgets.transcript import BlockRows
 from runner.types.notes import Note
 from tests.support.console.fake_session import busy_session

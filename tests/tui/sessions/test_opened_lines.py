@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentgym_tui.app import Console
 from agentgym_tui.screens.episode import EpisodeScreen
-from agentgym_tui.screens.episodes.screen import EpisodesScreen
+from agentgym_tui.screens.episode_lists import EpisodesScreen
 from agentgym_tui.screens.line_browser import LogScreen
 from agentgym_tui.sessions import file_library
 from agentgym_tui.sessions.episode_files import UNFINISHED, holds_episodes, line_names, read_line

@@ -7,9 +7,9 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 from agentgym_tui.config import UiState
-from agentgym_tui.screens.dialogs.confirm import clean_up_dialog
 from agentgym_tui.screens.dialogs.curate import ExportForm
-from agentgym_tui.screens.list_filter import SavedQueries
+from agentgym_tui.screens.dialogs.texts import clean_up_dialog
+from agentgym_tui.screens.list_screen import SavedQueries
 from runner.formats.format import find_format
 from runner.node.retention import CleanUpAction, PruneReport
 from runner.types import Outcome

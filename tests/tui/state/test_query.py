@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym_tui.logs import LOG_FIELDS
-from agentgym_tui.presenters.listing import N_ROWS, query_note
+from agentgym_tui.presenters.cells import N_ROWS, query_note
 from agentgym_tui.presenters.result_rows import result_listing
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.state.episode_list import EPISODE_FIELDS

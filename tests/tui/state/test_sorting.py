@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentgym_tui.config import UiState
 from agentgym_tui.state.query import Sorting
-from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.lists import Table
 from tests.support.console.fake_session import busy_session, session_with_messages, sortable_session, watching
 from tests.support.console.pilot import (
     SIZE,

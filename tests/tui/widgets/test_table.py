@@ -4,16 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from agentgym_tui.presenters.cells import Cell, Column, Line, arrange_columns, header_row
+from agentgym_tui.presenters.cells import LIST_MARGIN, Cell, Column, Line, arrange_columns, header_row
 from agentgym_tui.presenters.episode_rows import EPISODE_COLUMNS
 from agentgym_tui.presenters.events import SUBJECT_COLUMNS
 from agentgym_tui.presenters.live import ENV_COLUMNS
 from agentgym_tui.presenters.payload import TextRows
-from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.state.query import Sorting
-from agentgym_tui.widgets.lists import LineList
+from agentgym_tui.widgets.lists import LineList, Table
 from agentgym_tui.widgets.payload_view import TextView
-from agentgym_tui.widgets.table import Table
 from tests.support.console.line_views import NamedRows, list_pilot, numbered_rows, scroll_top, visible_rows
 
 HOSTILE = ["漢字" * 40, "🎲" * 40, "", "\x1b[2J\x9b\u202e\x00", "e\u0301" * 40, "\u0301", "❤\ufe0f" * 30, "x" * 10**6]

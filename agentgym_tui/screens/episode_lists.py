@@ -24,12 +24,11 @@ from agentgym_tui.presenters.episode_rows import (
     list_summary,
     search_progress,
 )
-from agentgym_tui.presenters.listing import ListingRows
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import ScreenContext
-from agentgym_tui.screens.dialogs.curate import edit_tags
+from agentgym_tui.screens.dialogs.curate import clean_up, edit_tags, export
 from agentgym_tui.screens.episode import EpisodeFile, mark_or_compare
-from agentgym_tui.screens.list_screen import READ_INTERVAL_S, ListScreen
+from agentgym_tui.screens.list_screen import READ_INTERVAL_S, ListScreen, listed
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.library import Library, ResultLibrary, TextHits, TextSearch, text_values_of
 from agentgym_tui.state.episode_list import (
@@ -43,16 +42,15 @@ from agentgym_tui.state.episode_list import (
 )
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.terminal import Program
-from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.lists import Table
 from runner.errors import StoreError
 
 if TYPE_CHECKING:
     from runner.node.retention import CleanUpAction
 
 AHEAD: Final = 100
-"""Number of found lines that are read below the cursor."""
+"""Found lines that are read below the cursor."""
 MAX_LINES: Final = 20_000
-"""Largest number of found lines that are listed."""
 EPISODES_AT_A_TIME: Final = 10
 
 
@@ -64,8 +62,6 @@ class EpisodesScreen(ListScreen[ListEntry]):
 
     @dataclass
     class LogRequested(Message):
-        """The user has requested a log."""
-
         path: Path
 
     def __init__(self, context: ScreenContext) -> None:
@@ -82,8 +78,6 @@ class EpisodesScreen(ListScreen[ListEntry]):
         return self.session.library
 
     def draw(self, store: RunStore) -> None:
-        if not self.is_ready:
-            return
         self._episodes.set_tags(store.tags)
         self._episodes.update_live(store.episodes.values())
         self.show_rows()
@@ -112,7 +106,6 @@ class EpisodesScreen(ListScreen[ListEntry]):
             self.app.push_screen(HitsScreen(self.context, hits, self._episodes, self._select))
 
     def _text_hits(self) -> TextHits | None:
-        """Return the search of the filter's query in the listed episodes; None if the query has no words of texts."""
         library, query = self.session.library, self._episodes.query_text
         if library is None or not text_values_of(query):
             return None
@@ -128,7 +121,6 @@ class EpisodesScreen(ListScreen[ListEntry]):
         edit_tags(self, self.session, self.selected)
 
     def action_compare(self) -> None:
-        """Mark the selected episode, or compare it with the marked one."""
         if self._episode is not None:
             mark_or_compare(self, self.session, self._episode.episode_id, self.ui_state)
 
@@ -141,23 +133,16 @@ class EpisodesScreen(ListScreen[ListEntry]):
         self._episodes.select_shown()
         self.show_rows()
 
-    def chosen_ids(self) -> list[str]:
-        """Return the ids of the selected episodes; without a selection, that of the episode under the cursor."""
-        return [*self._episodes.selected] or ([self._episode.episode_id] if self._episode else [])
-
     def action_clean_up(self, action: CleanUpAction) -> None:
-        from agentgym_tui.screens.dialogs.curate import clean_up
+        def cleaned_up() -> None:
+            self._episodes.selected.clear()
+            self.action_reload()
 
-        clean_up(self, self.session, action, self.chosen_ids(), self._cleaned_up)
+        chosen = [*self._episodes.selected] or ([self._episode.episode_id] if self._episode else [])
+        clean_up(self, self.session, action, chosen, cleaned_up)
 
     def action_export(self) -> None:
-        from agentgym_tui.screens.dialogs.curate import export
-
         export(self, self.session, self._episodes.chosen(), self._episodes.query_text)
-
-    def _cleaned_up(self) -> None:
-        self._episodes.selected.clear()
-        self.read_again()
 
     def action_failures(self) -> None:
         from agentgym_tui.screens.results import ClustersScreen
@@ -238,21 +223,14 @@ class EpisodesScreen(ListScreen[ListEntry]):
 
 
 class HitsScreen(ListScreen[HitRow]):
-    """The found lines in the order of a list of episodes.
-
-    Args:
-        hits: the search.
-        episodes: the list of episodes.
-        choose: gets the id of the episode of the selected line when the screen is left.
-    """
+    """The found lines in the order of a list of episodes; ``choose`` gets the selected one when the screen is left."""
 
     SCOPE = "hits"
 
     def __init__(
         self, context: ScreenContext, hits: TextHits, episodes: EpisodeList, choose: Callable[[str], None]
     ) -> None:
-        rows = HITS.rows()
-        super().__init__(context, "hits", rows, Table(HITS.columns, ListingRows(HITS, rows), id="hits"))
+        super().__init__(context, "hits", *listed(HITS, id="hits", can_sort=False))
         self._hits, self._episodes, self._choose = hits, episodes, choose
         self._lines: list[HitRow] = []
         self._n_read_episodes = 0
@@ -260,7 +238,6 @@ class HitsScreen(ListScreen[HitRow]):
         self._is_reading = False
 
     def on_mount(self) -> None:
-        """Read the first lines, and count all."""
         self.cursor_moved()
         start_worker(self, self._count, group="count")
 
@@ -269,7 +246,6 @@ class HitsScreen(ListScreen[HitRow]):
         return "" if episode is None or isinstance(episode, UnreadableFile) else episode.env
 
     def action_back(self) -> None:
-        """Go back to the list, to the episode of the selected line."""
         if self.is_current:
             if self.selected is not None:
                 self._choose(self.selected.found.episode_id)
@@ -281,7 +257,6 @@ class HitsScreen(ListScreen[HitRow]):
             self.post_message(self.OpenEpisode(at.episode_id, episodes=self._episodes, hits=self._hits, at=at))
 
     def cursor_moved(self) -> None:
-        """Read more lines below the cursor."""
         if not self._is_reading and self._needs_more:
             self._is_reading = True
             start_worker(self, self._read_lines, group="lines")
@@ -292,7 +267,6 @@ class HitsScreen(ListScreen[HitRow]):
         return len(self._lines) < n_wanted and self._n_read_episodes < len(self._hits.episode_ids)
 
     async def _read_lines(self) -> None:
-        """Read episodes until there are enough lines below the cursor."""
         try:
             while self._needs_more and self.is_attached:
                 part = self._hits.episode_ids[self._n_read_episodes :][:EPISODES_AT_A_TIME]

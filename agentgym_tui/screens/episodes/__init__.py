@@ -1,1 +1,0 @@
-"""The screen that lists episodes."""
