@@ -565,7 +565,7 @@ class LiveScreen(ControlScreen):
 
     @needs_node
     def action_pause(self) -> None:
-        """Pause or resume the batch of the watched episode, also between two episodes; else resume an interrupted one."""
+        """Pause or resume the batch of the watched episode, also between two; else resume an interrupted one."""
         if (batch := self._batch() or self.session.store.batch_registry.interrupted()) is None:
             self.toast("no batch is running")
         else:
