@@ -1,8 +1,8 @@
 """The ways by which a text reaches the terminal other than a cell; each makes it safe, and none parses markup.
 
 Labels are made here. The others have one place each: ``cli`` writes to standard error and output, ``terminal`` writes
-crash reports, ``services`` shows toasts and draws pictures of the screen. Exports and the clipboard are not among them:
-they carry the original text on purpose.
+crash reports and the copies that pager and editor get, ``services`` shows toasts and draws pictures of the screen.
+Exports and the clipboard are not among them: they carry the original text on purpose.
 """
 
 from __future__ import annotations

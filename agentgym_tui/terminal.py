@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from rich.cells import split_graphemes
 from textual.worker import WorkerFailed
 
-from agentgym_tui.safe_text import sanitize_lines
+from agentgym_tui.safe_text import sanitize_lines, sanitize_text
 from agentgym_tui.textual_compat import TerminalDriver, crash_of, driver_of
 from runner import __version__
 from runner.errors import catch_foreign
@@ -250,14 +250,14 @@ def program_command(program: Program, environ: Mapping[str, str]) -> list[str]:
 
 
 async def show_in_program(app: App[Any], command: Sequence[str], name: str, text: str) -> bool:
-    """Show a private copy of safe text named ``name`` until the program ends; return whether it changed the copy.
+    """Show a private, safe copy of a text named ``name`` until the program ends; return whether it changed the copy.
 
     The console goes on receiving messages meanwhile and draws nothing. Raises ``ProgramError`` if there is no terminal,
     or the program cannot be started or ends with an error.
     """
     if (driver := driver_of(app)) is None or not driver.can_suspend:
         raise ProgramError(f"{command[0]} needs a terminal; the console runs without one, for example in a browser")
-    content = text.encode("utf-8", "replace")
+    content = await asyncio.to_thread(safe_copy, text)
     with tempfile.TemporaryDirectory(prefix="agentgym-") as folder:
         path = Path(folder) / name
         await asyncio.to_thread(_write_private, path, content)
@@ -271,6 +271,11 @@ async def show_in_program(app: App[Any], command: Sequence[str], name: str, text
         if failure:
             raise ProgramError(failure)
         return await asyncio.to_thread(_is_changed, path, content)
+
+
+def safe_copy(text: str) -> bytes:
+    """Return what a pager or editor gets of a text, as both may pass control characters to the terminal."""
+    return sanitize_text(text).encode("utf-8", "replace")
 
 
 async def _run(command: Sequence[str]) -> int:

@@ -107,7 +107,7 @@ def error_text(entry: ListEntry | None) -> str:
 def _agent_parts(episode: ListedEpisode, currency: str) -> Iterator[Line]:
     full = episode if isinstance(episode, Episode) else None
     yield [Cell("agent ", "dim"), Cell(episode.agent or UNKNOWN)]
-    yield [Cell("model ", "dim"), Cell(episode.models or UNKNOWN)]
+    yield [Cell("model ", "dim"), Cell(masked_line(episode.models or UNKNOWN, 80))]
     fallback = f"{FALLBACK_MARK} answered by {masked_line(episode.fallback, 60)}" if episode.fallback else ""
     flags = [name if step is None else f"{name} from step {step:,}" for name, step in episode_flags(episode)]
     noted = annotation_count(full.notes) if full else ""
@@ -210,7 +210,7 @@ def alignment_heading(
         outcome = outcome_cell(episode, max(width // 3, 8))
         texts = [
             f"{episode.env} #{format_count(episode.task_index)}",
-            " ".join(filter(None, (episode.agent, episode.models))),
+            masked_line(" ".join(filter(None, (episode.agent, episode.models))), 100),
             f"reward {format_reward(episode.reward)}",
             pluralize(episode.rounds, "round"),
             format_duration(episode.duration_s),

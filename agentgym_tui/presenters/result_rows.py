@@ -40,6 +40,7 @@ from agentgym_tui.presenters.number_format import (
     format_share,
     pluralize,
 )
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.episode_list import exact_terms, model_runs
 from agentgym_tui.state.query import FilteredList, search_text
 from runner.results.clusters import Cluster
@@ -109,7 +110,7 @@ def model_cell(model: str | None, *, is_baseline: bool = True) -> Cell:
     """Return the models that answered, several as a warning."""
     if model is None:
         return Cell(BASELINE if is_baseline else UNKNOWN, "dim")
-    return Cell(model or UNKNOWN, "warn" if MIX in model else "plain")
+    return Cell(masked_line(model, 80) or UNKNOWN, "warn" if MIX in model else "plain")
 
 
 def rate_text(rate: float | None) -> str:
@@ -380,7 +381,8 @@ def compared_tasks(comparison: Comparison) -> list[ComparedTask]:
 
 
 def _difference_cell(task: ComparedTask) -> Cell:
-    points = f"{100 * task.difference:+.0f} points"
+    rounded = f"{100 * task.difference:+.0f}"  # a difference is never shown as none
+    points = f"{rounded if rounded[1:] != '0' else rounded[0] + '<1'} points"
     return Cell(UNKNOWN if task.result == "tied" else points, _RESULTS[task.result][1])
 
 

@@ -218,7 +218,9 @@ def _host_parts(store: RunStore) -> list[Line]:
         parts.append([Cell(f"cpu {format_percent(machine.cpu)} ram {format_percent(machine.ram)}", "dim")])
         for gpu in (each for each in machine.gpu if each.lost is None):
             used, total = (gpu.mem_used or 0) / 2**30, (gpu.mem_total or 0) / 2**30
-            parts.append([Cell(f"{(gpu.name or 'GPU')[:40]} {gpu.util or 0:.0f}% {used:.1f}/{total:.1f} GiB", "dim")])
+            parts.append(
+                [Cell(f"{(gpu.name or 'GPU')[:40]} {format_percent(gpu.util or 0)} {used:.1f}/{total:.1f} GiB", "dim")]
+            )
     losses = (
         (n_dropped := sum(node.dropped for node in store.nodes.values()), f"{format_count(n_dropped)} dropped"),
         (store.n_malformed, f"{format_count(store.n_malformed)} malformed"),

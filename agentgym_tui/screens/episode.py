@@ -27,7 +27,7 @@ from agentgym_tui.presenters.episode import (
 from agentgym_tui.presenters.episode_facts import shares_line
 from agentgym_tui.presenters.payload import pretty_json
 from agentgym_tui.presenters.transcript import JUMPS, Jump, step_to_jump
-from agentgym_tui.safe_text import masked_line, sanitize_message, sanitize_text
+from agentgym_tui.safe_text import masked_line, sanitize_message
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ConsoleScreen
 from agentgym_tui.screens.dialogs.curate import edit_tags
 from agentgym_tui.screens.episode_views import STEP, WHOLE, EpisodeTabs
@@ -394,7 +394,7 @@ class EpisodeFile:
             command = program_command(program, os.environ)
             file = await self._load()
             name = file.episode.episode_id if is_ulid(file.episode.episode_id) else "episode"
-            text = await asyncio.to_thread(lambda: sanitize_text(pretty_json(file.data or b"")))
+            text = await asyncio.to_thread(pretty_json, file.data or b"")
             is_changed = await show_in_program(self._app, command, f"{name}.json", text)
         except (ProgramError, EpisodeLoadError, OSError) as exc:
             toast(self._app, sanitize_message(f"not opened: {exc}"), failed=True)

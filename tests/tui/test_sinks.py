@@ -72,3 +72,12 @@ async def test_the_title_of_a_picture_is_safe(text: str) -> None:
 def test_a_label_is_neither_markup_nor_several_lines(text: str) -> None:
     assert not has_unsafe_chars(as_label(text).plain) and "\n" not in as_label(text).plain
     assert as_label(f"[bold]{text}[/bold]").plain.startswith("[bold]")
+
+
+def test_the_command_prints_no_control_character(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = text.replace("/", "").replace("\0", "").encode("utf-8", "replace").decode()[:60]
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / name))
+    assert cli.main(["config", "--write"]) in (0, 2)
+    assert not has_unsafe_chars("".join(capsys.readouterr()))

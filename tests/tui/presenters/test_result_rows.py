@@ -17,6 +17,7 @@ from agentgym_tui.presenters.result_rows import (
     episodes_filter,
     estimate_lines,
     histogram_lines,
+    model_cell,
     result_detail,
     result_key,
     sparkline,
@@ -120,3 +121,7 @@ def test_what_a_cluster_quotes_is_safe_in_every_line() -> None:
     assert len(shown) == len(CLUSTERS.columns)
     assert [cell.text for line in lines for cell in line if is_unsafe(cell.text)] == []
     assert "1,200" in line_text(lines[0])
+
+
+def test_a_secret_in_the_name_of_a_model_is_masked() -> None:
+    assert model_cell("http://user:hunter2@host/v1").text == "http://***@host/v1"

@@ -344,3 +344,10 @@ def test_words_that_go_on_in_the_next_row_are_found_and_marked(lines: list[str],
     texts = ["".join(cell.text for cell in rows.line(index, 80)) for index in range(len(rows))]
     marked = [text[slice(*place)] for index, text in enumerate(texts) for place in rows.found_in(index, expression)]
     assert "".join(marked) == "".join(matches).replace("\t", "    ")
+
+
+def test_secrets_in_the_names_of_endpoint_and_model_are_masked() -> None:
+    secret = "http://user:hunter2@host/v1"
+    played = episode(steps=[step(0, endpoint=secret, model=secret)])
+    shown = "\n".join(line for block in step_blocks(played, 0) for line in (block.title, *block.lines))
+    assert "http://***@host" in shown and "hunter2" not in shown

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from agentgym_tui.terminal import Program, ProgramError, program_command
+from agentgym_tui.safe_text import has_unsafe_chars
+from agentgym_tui.terminal import Program, ProgramError, program_command, safe_copy
 from tests.support.console.fake_session import files_session
+from tests.support.console.live_items import ESCAPES, HOSTILE
 from tests.support.console.pilot import console_pilot, wait_for_text
 
 
@@ -45,3 +47,8 @@ async def test_without_a_terminal_the_reason_is_shown(monkeypatch: pytest.Monkey
         await wait_for_text(pilot, "3 episodes")
         await pilot.press("P")
         await wait_for_text(pilot, "not opened: cat needs a terminal")
+
+
+@pytest.mark.parametrize("text", [*ESCAPES, HOSTILE])
+def test_a_pager_or_editor_gets_no_control_character(text: str) -> None:
+    assert not has_unsafe_chars(safe_copy(text).decode())
