@@ -12,15 +12,16 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from importlib import metadata
-from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from runner.errors import ConfigError, catch_foreign
 from runner.util.display_text import one_line
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint  # slow to import: not before the first paint
 
 ENVS = "agentgym.envs"
 AGENTS = "agentgym.agents"
@@ -105,11 +106,15 @@ class Plugin(msgspec.Struct, frozen=True):
 
     @property
     def _point(self) -> EntryPoint:
+        from importlib.metadata import EntryPoint
+
         return EntryPoint(self.name, self.value, group="")
 
 
 @cache
 def _entry_points() -> dict[str, dict[str, list[EntryPoint]]]:
+    from importlib import metadata
+
     # Reading the folders of all packages takes milliseconds, so it is done once for all groups.
     found: list[EntryPoint] = []
     for distribution in metadata.distributions():
@@ -239,6 +244,8 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 - any registered object
 
 
 def installed_version(package: str) -> str | None:
+    from importlib import metadata
+
     with contextlib.suppress(metadata.PackageNotFoundError, ValueError):  # the latter for an empty name
         return metadata.version(package)
     return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import zip_longest
 from typing import Final
 
@@ -105,10 +105,6 @@ _MARK: Final = f"[{COMBINING_BMP}{COMBINING_ABOVE_BMP}]"
 # A bitmap and one range: many ranges above U+FFFF would make each character of ordinary text 20 times slower.
 _SUSPECT: Final = f"[{_UNSAFE_BMP}{COMBINING_BMP}\U00010000-\U0010ffff]"
 _STACK_SIZE: Final = f"{{{MAX_MARKS + 1},}}"
-_REPLACED: Final = re.compile(
-    f"(?={_SUSPECT})(?:[{_UNSAFE_BMP}{_UNSAFE_ABOVE_BMP}{EMOJI_MODIFIERS}]"
-    f"|(?P<baseless>(?<![^\t\n]){_MARK}+)|(?P<stack>(?={_SUSPECT}{{{MAX_MARKS + 1}}}){_MARK}{_STACK_SIZE}))"
-)
 _MAY_BE_UNSAFE = re.compile(_SUSPECT).search
 """Finds a character that is perhaps replaced; by far the faster of the two patterns."""
 _SELECTORS = re.compile(f"[{EMOJI_SELECTORS}]")
@@ -133,18 +129,27 @@ def sanitize(text: str, *, limit: int = 4096) -> str:
     """
     head = text[:limit]
     if _MAY_BE_UNSAFE(head):
-        head = _REPLACED.sub(_visible, _SELECTORS.sub("", head))
+        head = _replaced().sub(_visible, _SELECTORS.sub("", head))
     return _truncate(head, len(text) - min(len(text), limit), limit)
 
 
+@cache
+def _replaced() -> re.Pattern[str]:
+    # compiled when the first suspect character comes: it takes 5 ms, for which no command should wait at its start
+    return re.compile(
+        f"(?={_SUSPECT})(?:[{_UNSAFE_BMP}{_UNSAFE_ABOVE_BMP}{EMOJI_MODIFIERS}]"
+        f"|(?P<baseless>(?<![^\t\n]){_MARK}+)|(?P<stack>(?={_SUSPECT}{{{MAX_MARKS + 1}}}){_MARK}{_STACK_SIZE}))"
+    )
+
+
 def is_unsafe(text: str) -> bool:
-    return _MAY_BE_UNSAFE(text) is not None and _REPLACED.search(text) is not None
+    return _MAY_BE_UNSAFE(text) is not None and _replaced().search(text) is not None
 
 
 def unsafe_offsets(text: str) -> Iterator[int]:
     """In ascending order."""
     if _MAY_BE_UNSAFE(text):
-        yield from (match.start() for match in _REPLACED.finditer(text))
+        yield from (match.start() for match in _replaced().finditer(text))
 
 
 def one_line(text: str, limit: int = 200) -> str:

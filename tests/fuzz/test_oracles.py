@@ -35,7 +35,7 @@ def _first_of_each_group(items: Iterable[LazyItem]) -> Iterator[Sequence[LazyIte
 @pytest.mark.parametrize(
     ("target", "broken", "replacement", "data"),
     [
-        ("display_text", "runner.util.display_text._REPLACED", re.compile("(?!)"), b"\x05" + ESCAPE),
+        ("display_text", "runner.util.display_text._replaced", lambda: re.compile("(?!)"), b"\x05" + ESCAPE),
         ("display_text", "runner.util.display_text._USERINFO", re.compile("(?!)"), b"\x05x"),
         ("bus_message", "runner.events.codec.MAX_ID", 10**6, b"a\nce-id: " + b"x" * 300 + b"\n\n{}"),
         ("bus_message", "runner.cli.watch.one_line", lambda text, limit: text, b"a\n\n" + ESCAPE),

@@ -487,7 +487,7 @@ MUTANTS = (
     _mutant(
         "unsanitised",
         "runner/util/display_text.py",
-        '    if _MAY_BE_UNSAFE(head):\n        head = _REPLACED.sub(_visible, _SELECTORS.sub("", head))',
+        '    if _MAY_BE_UNSAFE(head):\n        head = _replaced().sub(_visible, _SELECTORS.sub("", head))',
         "    pass",
         "unit/util",
         "tui/state",
