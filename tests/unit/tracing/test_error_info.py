@@ -32,8 +32,7 @@ PUBLISHED = """
     WrongFormat WrongFormat
     _NotAdmitted _NotAdmitted
     _OtherColumns _OtherColumns
-_Refused _Refused
-    _Unusable _Unusable
+_Unusable _Unusable
     _stuck _Stuck
     agent_fault AgentFault
     batch_in_use BatchInUse
