@@ -56,7 +56,7 @@ def test_a_copied_line_is_safe_unless_copied_raw(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(HOSTILE.replace("\n", " ").encode("utf-8", "replace"))
     with open_logs(path, cwd=tmp_path) as terminal:
-        terminal.wait_for("Hex v  233 B", 60)  # drawn last
+        terminal.wait_for("line 1 · 233 B", 60)  # drawn last
         terminal.send("y")
         terminal.wait_for(lambda: len(CLIPBOARD.findall(terminal.raw)) == 1)
         terminal.send("Y")
