@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -73,6 +74,10 @@ class Trends:
         self._series[what, name] = series
         series.append(value)
 
+    def drop(self, *whats: str) -> None:
+        for what in whats:
+            self._series.pop((what, ""), None)
+
     def sample_rate(self, what: str, total: int, now_s: float) -> None:
         """Add the rate per second of a growing number, unless the last sample is too new."""
         since_s, before = self._counted.setdefault(what, (now_s, total))
@@ -98,20 +103,28 @@ class MachineInfo:
         self.add(first)
 
     def add(self, sample: Machine) -> None:
+        for place in range(len(sample.gpu), len(self.latest.gpu)):
+            self.history.drop(*(f"{name}:{place}" for name in _GPU_SERIES))
         self.latest = sample
         for name in ("cpu", "ram", "disk_free"):
             self.history.add(name, "", getattr(sample, name))
         self.history.add("sent", "", sample.net.sent_per_s if sample.net else None)
         self.history.add("received", "", sample.net.received_per_s if sample.net else None)
         for place, gpu in enumerate(sample.gpu):
-            self.history.add(f"util:{place}", "", gpu.util)
-            self.history.add(f"mem:{place}", "", memory_percent(gpu))
-            self.history.add(f"power:{place}", "", gpu.power_w)
-            self.history.add(f"temperature:{place}", "", gpu.temperature)
+            for name, value in _GPU_SERIES.items():
+                self.history.add(f"{name}:{place}", "", value(gpu))
 
 
 def memory_percent(gpu: GpuState | GpuInstance) -> float | None:
     return 100 * min(gpu.mem_used / gpu.mem_total, 1.0) if gpu.mem_used is not None and gpu.mem_total else None
+
+
+_GPU_SERIES: Final[Mapping[str, Callable[[GpuState], float | None]]] = {
+    "util": attrgetter("util"),
+    "mem": memory_percent,
+    "power": attrgetter("power_w"),
+    "temperature": attrgetter("temperature"),
+}
 
 
 class NodeInfo(msgspec.Struct):

@@ -108,8 +108,9 @@ def test_the_state_is_free_of_control_characters(path: Path) -> None:
     document["places"] = dict.fromkeys(document["places"], own)
     document |= {"queries": {hostile: [hostile]}, "saved_queries": {"episodes": {hostile: hostile}}}
     state = read_document(path, document)
-    texts = [*state.filters.values(), *state.queries, *state.queries.popitem()[1], *state.saved_queries["episodes"]]
-    assert len(texts) == 4 and not has_unsafe_chars("".join(texts))
+    texts = [*state.filters.values(), *state.queries, *state.queries.popitem()[1]]
+    texts += [text for saved in state.saved_queries["episodes"].items() for text in saved]
+    assert len(texts) == 5 and not has_unsafe_chars("".join(texts))
 
 
 JSON = st.recursive(

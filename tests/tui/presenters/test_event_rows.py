@@ -180,7 +180,7 @@ def test_a_payload_is_shown_in_each_view() -> None:
     assert payload_text(LogNotice(1, START, "gap", "3 left"), "hex") == "3 left" and payload_text(None, "raw") == ""
 
 
-@pytest.mark.parametrize("payload", [b"[" * 100_000, b"[" + b"0," * 300_000 + b"0]", b"no", b"\xff"])
+@pytest.mark.parametrize("payload", [b"[" * 5_000 + b"]" * 5_000, b"[" + b"0," * 300_000 + b"0]", b"no", b"\xff"])
 def test_what_is_no_json_or_too_deep_or_too_large_is_not_formatted(payload: bytes) -> None:
     assert payload_text(message("s", payload), "formatted") == payload.decode("utf-8", "replace")
 
@@ -219,11 +219,11 @@ def test_the_heading_lists_all_problems() -> None:
     log, store = EventLog(), RunStore()
     store.n_malformed = 4
     store.set_link(BusLink("connected", address="nats://x:1"))
-    skewed: dict[str, str] = {"ce-source": "n7", "ce-time": "2026-03-04T05:06:03+00:00"}
-    log.append([RawMessage("a", skewed, b"", "S", 1, START, 2_000), Notice(kind="gap", text="g", count=3)], START)
+    headers: dict[str, str] = {"ce-source": "n7", "ce-time": "2026-03-04T05:06:03+00:00"}
+    log.append([RawMessage("a", headers, b"", "S", 1, START, 2_000), Notice(kind="gap", text="g", count=3)], START)
     log.append([Notice(kind="skipped", text="s", count=5)], START)
     reader = make_reader(log)
-    log.append([RawMessage("a", skewed, b"", "S", 1, START, 2_000), Notice(kind="gap", text="g", count=3)], START)
+    log.append([RawMessage("a", headers, b"", "S", 1, START, 2_000), Notice(kind="gap", text="g", count=3)], START)
     log.append([Notice(kind="skipped", text="s", count=5)], START)
     first, second = (line_text(line) for line in events_heading(reader, log, store, Keymap().key, 200))
     assert first == "Events · ● live · ● connected · nats://x:1"

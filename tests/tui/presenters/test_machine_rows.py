@@ -368,7 +368,7 @@ def test_the_requests_of_the_agents_are_shown_beside_the_load_of_the_server() ->
     [failures] = [each for each in shown if "failures" in each]
     assert "! 2 x 503 from" in failures and not has_unsafe_chars(failures)
     rows = MachineRows(view_of(store), WIDTH)
-    assert any(cell.raw for index in range(len(rows)) for cell in rows.line(index, WIDTH))
+    assert any("\x1b" in cell.raw for index in range(len(rows)) for cell in rows.line(index, WIDTH))
     clock.at += 61.0
     assert not any("our answers" in each or "failures" in each for each in texts(store))
     assert problems(store) == []

@@ -24,6 +24,7 @@ from tests.support.are_episodes import IDLE, JUDGE_FAILED, MISSED, are_record
 from tests.support.console.fake_session import FakeSession, bus_session, busy_session, files_session
 from tests.support.console.pilot import (
     console_pilot,
+    screen_text,
     toast_text,
     wait_for_text,
     wait_for_widget_text,
@@ -410,7 +411,7 @@ async def test_hostile_texts_are_shown_safe_and_the_unsafe_text_is_available() -
             await wait_until(pilot, lambda: "␛" in widget_text(pilot, f"#{focused_id(pilot)}"))
             assert not any(has_unsafe_chars(widget_text(pilot, selector)) for selector in ALL_WIDGETS)
             await pilot.press("X")
-            await wait_for_text(pilot, "bytes of UTF-8")
+            await wait_until(pilot, lambda: any(hex in screen_text(pilot.app) for hex in ("1b 5b 32", "c2 9b 32")))
             await pilot.press("escape")
 
 

@@ -233,7 +233,7 @@ async def test_unsafe_names_are_made_safe_and_left_out_of_the_filter() -> None:
         await pilot.press("7")
         await wait_for_text(pilot, "⚠ Ma␛")
         await pilot.press("X")
-        await wait_for_text(pilot, "bytes of UTF-8")
+        await wait_for_text(pilot, "1b 5b 32 4a")
         await pilot.press("escape")
         await pilot.press("enter")
         await wait_for_widget_text(pilot, SUMMARY, "1 episode · 1 match")

@@ -152,6 +152,7 @@ def test_an_interrupted_scan_keeps_what_it_has_read(
     library = FileLibrary([data_dir], tmp_path / "cache")
     parts = library.scan()
     newest = [row.episode_id for row in next(parts)]
+    assert newest == [path.stem for path in reversed(episode_files(data_dir))][:2]
     library.close()
     assert [row.episode_id for row in FileLibrary([data_dir], tmp_path / "cache").first_rows] == newest
     assert len(rows(data_dir, tmp_path / "cache")) == 4

@@ -169,7 +169,6 @@ async def test_a_running_node_is_not_shown_with_an_invalid_profile(data_dir: Pat
 
 
 @pytest.mark.long
-@pytest.mark.long
 async def test_a_running_node_is_shown_before_its_profile_is_read(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

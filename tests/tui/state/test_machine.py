@@ -47,11 +47,12 @@ def test_a_node_has_its_latest_sample_and_the_history(run_store: RunStore) -> No
     assert info.history.get("util:1") == ()
 
 
-def test_the_history_is_bounded() -> None:
+def test_the_history_is_bounded_and_forgets_gpus_that_are_gone() -> None:
     info = MachineInfo(machine(gpu=[GpuState(index=0, util=1.0)]))
     for second in range(2 * N_SAMPLES):
         info.add(machine(second, cpu=1.0))
     assert len(info.history.get("cpu")) == N_SAMPLES
+    assert info.history.get("util:0") == ()
 
 
 @given(NUMBERS, COUNTS)
