@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -51,6 +51,7 @@ from agentgym_tui.services import RedrawThrottle, announce, save_screenshot, sta
 from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.sessions.run_commands import RunCommands, control_error_text, has_unfinished
 from agentgym_tui.sessions.session import Session, select_episodes
+from agentgym_tui.state.batches import ACTIVE, UNFINISHED
 from agentgym_tui.state.nodes import NodeInfo, ProfileDifference
 from agentgym_tui.state.normalize import as_aware
 from agentgym_tui.textual_compat import (
@@ -91,9 +92,6 @@ MAX_REASON_CHARS: Final = 1_000
 MAX_LINES: Final = 3
 """Largest number of batches named in a toast; those of many nodes may end together."""
 
-ACTIVE: Final = frozenset({"running", "paused"})
-_UNFINISHED: Final = frozenset({"queued", *ACTIVE})
-
 
 class EndedBatch(NamedTuple):
     batch: BatchRun
@@ -132,13 +130,11 @@ class Notifier:
         self._reported_ids = (self._reported_ids | ended_ids) & batches.keys()
         self._active_ids = active_ids
         self._queued_ids = {id for id, batch in batches.items() if batch.status == "queued"}
-        unfinished = {
-            batch.battery_id for batch in batches.values() if batch.status in _UNFINISHED and batch.battery_id
-        }
+        unfinished = {batch.battery_id for batch in batches.values() if batch.status in UNFINISHED and batch.battery_id}
         for batch in (batch for id, batch in batches.items() if id in ended_ids and batch.status != "queued"):
             ended_at = batch.published_at or batch.ended_at
             if ended_at is None or now - as_aware(ended_at) <= MAX_AGE:
-                limits = limits_text(store.episodes.values(), batch.batch_id)
+                limits = limits_text(store.episodes_of(batch.batch_id))
                 yield EndedBatch(batch, batch.battery_id not in unfinished, limits)
 
 
@@ -160,11 +156,10 @@ def notify_batch_ends(app: App[Any], batches: list[EndedBatch], notify: Notify, 
         driver.write(desktop_sequence(os.environ))
 
 
-def limits_text(episodes: Iterable[Episode], batch_id: str) -> str:
+def limits_text(episodes: Sequence[Episode]) -> str:
     """Return how many episodes of a batch a limit stopped, and which limit; "" if there are none."""
-    own = [episode for episode in episodes if episode.batch_id == batch_id]
-    rounds = [episode.rounds for episode in own if episode.outcome == "truncated"]
-    n_timeouts = sum(episode.outcome == "timeout" for episode in own)
+    rounds = [episode.rounds for episode in episodes if episode.outcome == "truncated"]
+    n_timeouts = sum(episode.outcome == "timeout" for episode in episodes)
     limit = f"the limit of {pluralize(rounds[0], 'round')}" if len(set(rounds)) == 1 else "their limits"
     stopped = f"{format_count(len(rounds))} stopped at {limit}" if rounds else ""
     return ", ".join(filter(None, (stopped, pluralize(n_timeouts, "timeout") if n_timeouts else "")))

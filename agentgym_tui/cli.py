@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Literal
 from agentgym_tui.safe_text import sanitize_message, sanitize_text
 from runner import __version__
 from runner.util.argument_parser import SafeArgumentParser, describe_completion
-from runner.util.files import default_data_dir, deleted_folder_problem, resolve_path, unwritable_reason, xdg_folder
+from runner.util.files import (
+    default_data_dir,
+    deleted_folder_problem,
+    exists,
+    resolve_path,
+    unwritable_reason,
+    xdg_folder,
+)
 
 if TYPE_CHECKING:
     from agentgym_tui.sessions.node import LaunchOptions
@@ -123,7 +130,7 @@ def _place_error(args: argparse.Namespace) -> str | None:
     """Return why the paths, the options or the state directory cannot be used; most often without a profile."""
     if args.command == "open":
         missing = f"there is no file or folder {args.paths[0]}; give episode files, log files or folders of them"
-        return None if any(path.exists() for path in args.paths) else missing
+        return None if any(map(exists, args.paths)) else missing
     folder = _folder_without_profile(args)
     if args.config is not None or getattr(args, "node", None) is not None:
         from agentgym_tui.sessions.node import StateLocator
@@ -137,7 +144,7 @@ def _place_error(args: argparse.Namespace) -> str | None:
         return None
     if args.command == "watch":
         no_node = f"no node has run in {folder}; start one with `agentgym-tui launch`, or name a bus with --nats"
-        return None if (folder / "node.json").exists() else no_node
+        return None if exists(folder / "node.json") else no_node
     if not (reason := unwritable_reason(folder)):
         return None
     from runner.node.state_lock import is_node_alive

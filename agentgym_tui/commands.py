@@ -14,7 +14,6 @@ import msgspec
 from textual.binding import Binding
 from textual.keys import key_to_character
 
-from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.textual_compat import binding_ids
 
 if TYPE_CHECKING:
@@ -50,9 +49,6 @@ class Registry(Generic[Entry]):
             raise ValueError(f"the id {entry.id!r} is in use; choose another one")
         return entry
 
-    def remove(self, id: str) -> None:
-        del self._entries[id]
-
     def get(self, id: str) -> Entry | None:
         return self._entries.get(id)
 
@@ -72,7 +68,7 @@ class Requirement(NamedTuple):
 
 
 ALWAYS: Final = Requirement(lambda session: True, lambda session: "")
-NODE: Final = Requirement(lambda session: not session.read_only, lambda session: sanitize_message(session.read_only))
+NODE: Final = Requirement(lambda session: not session.read_only, lambda session: session.read_only)
 HELD: Final = Requirement(
     lambda session: NODE.is_met(session) and session.store.holding_node is not None,
     lambda session: NODE.reason(session) or "no earlier event is left to send to an external broker",

@@ -23,9 +23,10 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from agentgym_tui.state.event_log import Words, json_columns
+from agentgym_tui.state.event_log import OBJECT_DECODER, Words, json_columns
 from agentgym_tui.state.query import FieldSet, Query
 from runner.events.codec import check_limits
+from runner.util.clock import EPOCH
 
 BLOCK_BYTES: Final = 1 << 14  # size of the blocks whose newlines are counted; to find a line, one of them is read
 READ_BYTES: Final = 1 << 18
@@ -210,7 +211,6 @@ _KIND_FIELDS: Final = ("kind", "subject", "type", "event", "op", "level", "level
 _LEVEL_FIELDS: Final = ("levelname", "level", "severity", "lvl", "log.level")
 _MESSAGE_FIELDS: Final = ("message", "msg", "event")  # the last one only beside a level, as structlog writes it
 _LOGGER_FIELDS: Final = ("logger", "logger_name", "name", "target", "module")
-_OBJECT_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _BRACKETS: Final = {b"{": "{…}", b"[": "[…]"}
 _MAX_FIELDS: Final = 20
 _MAX_FIELD_CHARS: Final = 80
@@ -221,7 +221,6 @@ _LEVEL: Final = re.compile(  # of a text line, after its time and before its mes
 _TIMESTAMP: Final = re.compile(
     rb"[\[(]?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?", re.ASCII
 )
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_UNITS: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e8, 1.0))  # smallest number, units per second
 
 
@@ -241,7 +240,7 @@ def parse_record(line: bytes) -> LogRecord:
         return _text_record(line)
     try:
         check_limits(line)
-        fields = _OBJECT_DECODER.decode(line)
+        fields = OBJECT_DECODER.decode(line)
     except (ValueError, RecursionError):
         return LogRecord()
     scalars = {name: _scalar(raw) for name, raw in fields.items() if bytes(raw)[:1] not in _BRACKETS}
@@ -264,8 +263,8 @@ def parse_record(line: bytes) -> LogRecord:
 
 
 def _text_record(line: bytes) -> LogRecord:
-    at, match = _leading_time(line), _TIMESTAMP.match(line)
-    level = _LEVEL.match(line, match.end()) if match is not None else None
+    match = _TIMESTAMP.match(line)
+    at, level = (None, None) if match is None else (_matched_time(match), _LEVEL.match(line, match.end()))
     if at is None or level is None:
         return LogRecord(at)
     return LogRecord(at, level[1].decode(), line[level.end() :].decode("utf-8", "replace"))
@@ -281,18 +280,17 @@ def _scalar(raw: msgspec.Raw) -> object:
 def _parse_time(value: object) -> datetime | None:
     """Parse a time: a text, local time without a zone, or a number of seconds, ms, µs or ns since 1970; else None."""
     if isinstance(value, str):
-        return _leading_time(value.encode("utf-8", "replace")) if len(value) <= 80 else None
+        match = _TIMESTAMP.match(value.encode("utf-8", "replace")) if len(value) <= 80 else None
+        return None if match is None else _matched_time(match)
     if isinstance(value, int | float) and not isinstance(value, bool):
         per_second = next((unit for minimum, unit in _EPOCH_UNITS if value >= minimum), None)
         if per_second is not None:
             with suppress(OverflowError, ValueError):
-                return _EPOCH + timedelta(seconds=value / per_second)
+                return EPOCH + timedelta(seconds=value / per_second)
     return None
 
 
-def _leading_time(line: bytes) -> datetime | None:
-    if (match := _TIMESTAMP.match(line)) is None:
-        return None
+def _matched_time(match: re.Match[bytes]) -> datetime | None:
     day, clock, fraction, zone = (group.decode() if group else "" for group in match.groups())
     try:
         at = datetime.fromisoformat(f"{day}T{clock}")
@@ -305,12 +303,12 @@ def _leading_time(line: bytes) -> datetime | None:
 class LogSearch:
     """Finds the lines of a log that match a query, which is not empty and has no error.
 
-    Lines that lack a required word are skipped without being decoded. ``piece`` bytes are searched at once; of a longer
-    line, only as many.
+    Lines that lack a required word are skipped without being decoded. ``MAX_LINE_BYTES`` are searched at once; of a
+    longer line, only as many.
     """
 
-    def __init__(self, log: LogFile, query: Query[bytes], *, piece: int = MAX_LINE_BYTES) -> None:
-        self._piece, self.query = piece, query
+    def __init__(self, log: LogFile, query: Query[bytes]) -> None:
+        self.query = query
         self.matches = array("Q")  # numbers of lines in ascending order; only appended
         self.position = 0  # number of bytes searched, up to the end of a line
         self.is_full = False  # ended at ``MAX_MATCHES`` lines
@@ -336,7 +334,7 @@ class LogSearch:
         if self._index.size > self.position + self._n_tail_bytes:
             self.partial_match, self._n_tail_bytes = None, 0
         while not (self.is_stale or self.is_complete):
-            data = self._log.read(self.position, min(self._piece, self._index.size - self.position))
+            data = self._log.read(self.position, min(MAX_LINE_BYTES, self._index.size - self.position))
             if end := data.rfind(_NEWLINE) + 1:
                 self._search_lines(data[:end])
             else:

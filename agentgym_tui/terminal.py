@@ -10,7 +10,6 @@ import logging
 import os
 import platform
 import select
-import shlex
 import shutil
 import signal
 import sys
@@ -239,6 +238,8 @@ def program_command(program: Program, environ: Mapping[str, str]) -> list[str]:
         if found := next(filter(shutil.which, _DEFAULTS[program]), ""):
             return [found]
         raise ProgramError(f"no {program} is installed; set {_VARIABLES[program][-1]} to the command of one")
+    import shlex
+
     text = environ[name]
     try:
         command = shlex.split(text)

@@ -36,6 +36,9 @@ ENV_WIDTH: Final = 11
 RUN_ENV_WIDTH: Final = 24
 """Columns of the environment in tables of runs."""
 
+FOLD_WIDTH: Final = 1_000
+"""Characters after which a line of a long text is broken."""
+
 _CUT = "…"
 _FAMILY: Final = "are:"
 _SCENARIO: Final = "are:scenario_"

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, cast
 import msgspec
 
 from agentgym_tui.presenters.cells import (
+    FOLD_WIDTH,
     Cell,
     Column,
     Line,
@@ -31,7 +32,6 @@ from agentgym_tui.presenters.number_format import (
     format_time_left,
     pluralize,
 )
-from agentgym_tui.presenters.payload import FOLD_WIDTH
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.episode import Episode, StepState, StreamingAnswer
 from agentgym_tui.state.episode_list import ListedEpisode

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Final
 
@@ -35,6 +34,7 @@ from agentgym_tui.presenters.payload import payload_size
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.event_log import EventMessage, LogEntry
 from agentgym_tui.state.query import Query, Searchable
+from runner.util.clock import EPOCH
 
 LOG_COLUMNS: Final = (
     Column("line", 9, right=True, rank=3),
@@ -45,7 +45,6 @@ LOG_COLUMNS: Final = (
 MAX_SHOWN: Final = 400
 MAX_CACHED: Final = 1_000
 MAX_OFFERED: Final = 200
-_NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TONES: Final[dict[str, Tone]] = {
     **dict.fromkeys(("error", "critical", "fatal"), "bad"),
     **dict.fromkeys(("warning", "warn"), "warn"),
@@ -132,7 +131,7 @@ class OpenedLog(Searchable[bytes]):
         """Return the line in a row as a message whose payload is that line, for the payload view."""
         number = self.number(index)
         raw_line = self.log.line(number)
-        at = parse_record(raw_line.head).at or _NO_TIME
+        at = parse_record(raw_line.head).at or EPOCH
         return EventMessage(number, at, "", {}, raw_line.head, raw_line.n_bytes)
 
     def sample_rows(self) -> Iterator[bytes]:

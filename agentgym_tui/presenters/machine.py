@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from agentgym_tui.presenters.bottleneck import LIMIT_REACHED, METRICS_S, EndpointUse, Spread, endpoint_use
@@ -32,6 +31,7 @@ from agentgym_tui.state.nodes import SERVER_TRENDS, MachineInfo, NodeInfo, Trend
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.servers import EndpointState, EnvironmentState
 from runner.types.machine import GpuInstance, GpuState, Machine
+from runner.util.clock import EPOCH
 
 TREND_WIDTH: Final = 24
 MACHINE_COLUMNS: Final = (
@@ -53,7 +53,7 @@ _NO_DRIVERS: Final = ("no NVIDIA driver", "no AMD driver")
 """Causes for which there is nothing to do on a machine without a GPU."""
 _NOTES: Final = ("this machine has an AMD driver", "AMD's library")
 """Starts of causes that are no problem, because many processors have a GPU of AMD that plays no part here."""
-_NO_SAMPLE: Final = MachineInfo(Machine(at=datetime(1970, 1, 1, tzinfo=UTC), gpu=[]))
+_NO_SAMPLE: Final = MachineInfo(Machine(at=EPOCH, gpu=[]))
 
 
 class Problem(NamedTuple):

@@ -9,14 +9,13 @@ from typing import Final
 
 import msgspec
 
-from agentgym_tui.presenters.cells import Cell, FoldedText, Line, TextSource
+from agentgym_tui.presenters.cells import FOLD_WIDTH, Cell, FoldedText, Line, TextSource
 from agentgym_tui.safe_text import hex_line, n_hex_lines, sanitize_lines
 from agentgym_tui.state.event_log import MAX_HEADER_BYTES, EventMessage, LogEntry
 
 VIEWS: Final = ("formatted", "raw", "hex", "headers")
 MAX_FORMATTED: Final = 20_000
 """Maximum number of JSON values in a payload that is formatted; each value takes one line."""
-FOLD_WIDTH: Final = 1_000
 _TAB: Final = 4 * " "
 """What ``sanitize_lines`` shows for a tab."""
 

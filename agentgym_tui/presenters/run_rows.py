@@ -38,7 +38,7 @@ from agentgym_tui.presenters.number_format import (
 )
 from agentgym_tui.presenters.status_line import outcome_cell, time_left
 from agentgym_tui.safe_text import masked_line
-from agentgym_tui.state.batches import batch_currency
+from agentgym_tui.state.batches import ACTIVE, batch_currency
 from agentgym_tui.state.normalize import as_aware
 from runner.results.statistics import wilson_interval
 from runner.types import Tokens, WorkerCounts
@@ -186,7 +186,7 @@ def _time_left(row: RunRow, now: float) -> str:
 
 def episodes_per_minute(batch: BatchRun) -> float | None:
     """Return the rate of a batch at its last report, or up to its end."""
-    is_active = batch.status in ("running", "paused")
+    is_active = batch.status in ACTIVE
     n, seconds = (batch.n_planned - batch.n_done, batch.eta_s) if is_active else (batch.n_done, batch.duration_s)
     return 60 * n / seconds if n > 0 and seconds else None
 
@@ -232,16 +232,13 @@ def _agent(row: RunRow) -> str:
 
 
 def _usage(store: RunStore, row: RunRow) -> tuple[int, float | None]:
-    usages = [
-        store.usage_of(batch) if batch.status in ("running", "paused") else (batch.tokens, batch.cost)
-        for batch in row.batches
-    ]
+    usages = [store.usage_of(batch) if batch.status in ACTIVE else (batch.tokens, batch.cost) for batch in row.batches]
     costs = [cost for _, cost in usages if cost is not None]
     return sum(tokens.total for tokens, _ in usages if tokens), sum(costs) if costs else None
 
 
 def _workers(row: RunRow) -> Cell:
-    active = [batch.workers for batch in row.batches if batch.workers and batch.status in ("running", "paused")]
+    active = [batch.workers for batch in row.batches if batch.workers and batch.status in ACTIVE]
     if not active:
         return NO_VALUE
     n, starting, lost = (sum(counts) for counts in zip(*((w.n, w.starting, w.lost) for w in active), strict=True))

@@ -32,7 +32,7 @@ from agentgym_tui.presenters.number_format import (
     progress_bar,
 )
 from agentgym_tui.safe_text import masked_line
-from agentgym_tui.state.batches import BatchRun
+from agentgym_tui.state.batches import ACTIVE, BatchRun
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.nodes import BusLinkStatus, NodeInfo
 from runner.types import UNKNOWN_OUTCOME, Tokens, is_result_unknown
@@ -293,7 +293,7 @@ def _time_cell(batch: BatchRun, now: float) -> Cell:
 
 def time_left(batch: BatchRun, now: float) -> float | None:
     """Return the estimated seconds until a batch ends, which pass while it runs; None if they are not known."""
-    if batch.eta_s is None or batch.status not in ("running", "paused"):
+    if batch.eta_s is None or batch.status not in ACTIVE:
         return None
     return max(batch.eta_s - _passed_s(batch, now), 0.0)
 

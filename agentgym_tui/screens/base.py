@@ -213,7 +213,6 @@ class RunControl:
         self._screen, self.commands = screen, commands or RunCommands(screen.session)
 
     def send(self, send: Callable[[], Awaitable[object]]) -> None:
-
         async def sent() -> None:
             try:
                 await send()

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from agentgym_tui.logs import LogFile
 from agentgym_tui.sessions.event_reader import EventSource
 from agentgym_tui.sessions.library import Curation, ResultLibrary, StateDirLibrary, read_batch_totals
 from agentgym_tui.sessions.node import (
@@ -44,6 +43,7 @@ from runner.types import IMPORTED, UNKNOWN_OUTCOME, Outcome
 from runner.util.files import world_writable_problem
 
 if TYPE_CHECKING:
+    from agentgym_tui.logs import LogFile
     from runner.bus.address import BusAddress
     from runner.bus.connection import NatsConnection
     from runner.bus.errors import BusState
@@ -297,6 +297,8 @@ class NodeSession(Session):
 
     def open_logs(self) -> Sequence[LogFile]:
         if self._location is not None:
+            from agentgym_tui.logs import LogFile
+
             known = {log.path for log in self.logs}
             found = node_logs(self._location.data_dir)
             self.logs = [*self.logs, *(LogFile(path) for path in found if path not in known)]

@@ -18,7 +18,7 @@ import msgspec
 from agentgym_tui.state.episode import Episode, Spans, as_messages, picture_of, step_of
 from runner.errors import StoreError
 from runner.types import ErrorInfo, Outcome
-from runner.util.files import MAX_FILE_BYTES, read_file
+from runner.util.files import MAX_FILE_BYTES, exists, read_file
 from runner.util.safe_values import encode
 
 if TYPE_CHECKING:
@@ -38,34 +38,31 @@ _FOREIGN_STARTS: Final = (b"{", b"[", b"PK\3\4", b"PAR1", b"\xef\xbb\xbf")
 _ID_NAME_LENGTH: Final = 26 + len(".json")
 _HEAD_BYTES: Final = 64 << 10
 _LINE_NAME: Final = re.compile(r"(\d{1,18})-(\d{1,18})")
-_SHARED_FIELDS: Final = (  # of ``EpisodeRecord`` and ``Episode``
-    *("episode_id", "batch_id", "env", "started_at", "battery_id", "node", "transport", "data_label", "mode", "limits"),
-    *("task_index", "seed", "attempt", "agent", "model", "profile", "worker"),
-    *("success", "reward", "rounds", "duration_s", "tokens", "cost", "unscored", "evaluation", "gpu"),
-)
 
 
 def episode_from_record(record: EpisodeRecord) -> Episode:
+    from runner.store.episode_file import shared_fields
     from runner.store.flags import find_flags
 
     error, origin = record.error, record.origin
     imported = "" if origin is None else origin.format
     if origin is not None and origin.missing:
         imported += f", which lacks: {', '.join(origin.missing)}"
-    return Episode(
-        **{name: getattr(record, name) for name in _SHARED_FIELDS},
-        outcome=str(record.outcome),
-        currency=record.currency or "",
-        error_type=error.type if error else None,
-        error_message=error.message if error else None,
-        error_traceback=error.traceback if error else None,
-        reset_observation=as_messages(record.reset_observation),
-        reset_world=picture_of(record.reset_world),
-        steps=[step_of(step) for step in record.timesteps],
-        spans=Spans(record.spans),
-        found_flags=tuple((flag.name, flag.step) for flag in find_flags(record, record.timesteps)),
-        imported=imported,
-    )
+    values = shared_fields(record, Episode) | {
+        "outcome": str(record.outcome),
+        "currency": record.currency or "",
+        "unscored": record.unscored,
+        "gpu": record.gpu,
+        "reset_observation": as_messages(record.reset_observation),
+        "reset_world": picture_of(record.reset_world),
+        "steps": [step_of(step) for step in record.timesteps],
+        "spans": Spans(record.spans),
+        "found_flags": tuple((flag.name, flag.step) for flag in find_flags(record, record.timesteps)),
+        "imported": imported,
+    }
+    if error is not None:
+        values |= {f"error_{name}": getattr(error, name) for name in ("type", "message", "traceback")}
+    return Episode(**values)
 
 
 def running_episode(journal: Any) -> Episode:  # noqa: ANN401 - its module takes long to import
@@ -162,11 +159,7 @@ def _open(path: Path, flags: int = os.O_NOFOLLOW) -> BinaryIO:
 
 
 def is_folder(path: Path) -> bool:
-    """False if missing permissions prevent the check; reading the path reports the cause."""
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
+    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises for a long name, or where it may not search
 
 
 def is_log(path: Path) -> bool:
@@ -178,7 +171,7 @@ def is_log(path: Path) -> bool:
         return False
     if path.name.endswith(LOG_SUFFIXES):
         return True
-    if not path.exists():
+    if not exists(path):
         return False
     head = _read_head(path)
     if path.suffix != ".json":

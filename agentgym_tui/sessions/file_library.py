@@ -396,7 +396,8 @@ class FileFinder:
                 yield from self._lines_or_log(Path(folder, name))
 
     def _add_foreign(self, path: Path) -> bool:
-        if path.is_symlink() or (form := foreign_format(path)) is None:
+        is_link = os.path.islink(path)  # noqa: PTH114 - Path.is_symlink raises for a long name, or where it may not search
+        if is_link or (form := foreign_format(path)) is None:
             return False
         self.foreign.append((path, form))
         return True

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import tempfile
 import threading
 import time
@@ -36,7 +35,7 @@ from runner.events.control import BatchState
 from runner.query.syntax import Node, QueryError, parse
 from runner.types import Tokens, split_models
 from runner.util.clock import is_ulid
-from runner.util.files import replace_file
+from runner.util.files import MAX_FILE_BYTES, exists, read_regular, replace_file
 
 if TYPE_CHECKING:
     import re
@@ -197,7 +196,7 @@ class StateDirLibrary(Library):
 
     def path(self, episode_id: str) -> Path | None:
         path, store = self._file(episode_id), self.opened()[0]
-        is_archived = path is not None and not path.exists() and store.is_archived(path)
+        is_archived = path is not None and not exists(path) and store.is_archived(path)
         return store.archive_path(path.parent.name) if path is not None and is_archived else path
 
     def _file(self, episode_id: str) -> Path | None:
@@ -219,8 +218,9 @@ class StateDirLibrary(Library):
     def tags(self) -> dict[str, tuple[str, ...]]:
         from runner.util.sqlite import file_state
 
-        self.notes_state = file_state(self._notes().path)
-        return self._notes().tags()
+        notes = self._notes()
+        self.notes_state = file_state(notes.path)
+        return notes.tags()
 
     def notes(self, episode_id: str) -> Sequence[Note]:
         return self._notes().of_episode(episode_id)
@@ -610,7 +610,7 @@ class FileExporter(Exporter):
     def _archive(self, episode_ids: Sequence[str], path: Path) -> tuple[int, Counter[str]]:
         from runner.store.archive import Source, write_archive
 
-        if path.exists():
+        if exists(path):
             raise StoreError(f"{path} exists; move it away")
         with self._copied(episode_ids) as (store, unreadable):
             files = sorted(each for each in store.runs.glob("*/*") if each.is_file())
@@ -638,13 +638,14 @@ class FileExporter(Exporter):
     def _copy(self, store: EpisodeStore, episode_id: str) -> None:
         from runner.store.token_file import TOKENS_SUFFIX
 
-        data = self._files.read(episode_id)
+        data, path = self._files.read(episode_id), self._files.path(episode_id)
         copy = store.path(record_from_bytes(data, Path(episode_id)).batch_id, episode_id)
         try:
             copy.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(copy, data)
-            if (path := self._files.path(episode_id)) is not None:
+            if path is not None:
                 with suppress(FileNotFoundError, NotADirectoryError):
-                    shutil.copyfile(path.with_suffix(TOKENS_SUFFIX), copy.with_suffix(TOKENS_SUFFIX))
+                    tokens, _ = read_regular(path.with_suffix(TOKENS_SUFFIX), MAX_FILE_BYTES, links=False)
+                    replace_file(copy.with_suffix(TOKENS_SUFFIX), tokens)
+            replace_file(copy, data)
         except OSError as exc:
-            raise StoreError(f"{copy} cannot be written: {exc.strerror or exc}") from exc
+            raise StoreError(f"episode {episode_id} cannot be copied: {exc}") from exc

@@ -7,7 +7,6 @@ import hashlib
 import importlib
 import os
 import re
-import secrets
 import socket
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from agentgym_tui.state.batches import ACTIVE
 from agentgym_tui.state.nodes import ProfileDifference, VariableChange
 from runner.errors import ConfigError, RunnerError, StoreError
 from runner.events.control import (
@@ -322,11 +322,10 @@ class NodeControl:
         on_command: Callable[[], object] = lambda: None,
         start_key: str = "",
         timeout_s: float = TIMEOUT_S,
-        retry_interval_s: float = RETRY_INTERVAL_S,
     ) -> None:
         self._connection, self._node = connection, node
         self._read_only, self._on_command, self._start_key = read_only, on_command, start_key
-        self._timeout_s, self._retry_interval_s = timeout_s, retry_interval_s
+        self._timeout_s = timeout_s
 
     async def start(self, args: StartArgs) -> list[BatchState]:
         return await self._command("start", args, list[BatchState])
@@ -404,7 +403,7 @@ class NodeControl:
         node = self._node(args.episode_id or "" if isinstance(args, EpisodeArgs | AnnotateArgs | TargetArgs) else "")
         if _NODE_NAME.fullmatch(node) is None:  # the name may come from the bus and becomes part of a subject
             raise ControlRequestError(f"{op}: {node!r} is not a valid node name")
-        request = ControlRequest(id=secrets.token_hex(8), op=op, args=msgspec.Raw(msgspec.json.encode(args)))
+        request = ControlRequest(id=os.urandom(8).hex(), op=op, args=msgspec.Raw(msgspec.json.encode(args)))
         reply = await self._send(connection, node, request)
         try:
             return msgspec.json.decode(reply, type=result)
@@ -418,7 +417,7 @@ class NodeControl:
         repeat_s = REPEAT_S if request.op in REPEATABLE else None
         try:
             for attempt in range(1 + MAX_RETRIES):  # after a restart of its broker a node takes a moment to subscribe
-                await asyncio.sleep(self._retry_interval_s if attempt else 0)
+                await asyncio.sleep(RETRY_INTERVAL_S if attempt else 0)
                 payload = await send_request(connection, subject, message, timeout_s=self._timeout_s, repeat_s=repeat_s)
                 if payload is not None:
                     return _checked_result(request, payload[: MAX_REPLY_BYTES + 1])
@@ -446,7 +445,7 @@ def _checked_result(request: ControlRequest, payload: bytes) -> bytes:
 
 
 def running_ids(listed: NodeList) -> set[str]:
-    return {batch.batch_id for batch in listed.batches if batch.status in ("running", "paused")}
+    return {batch.batch_id for batch in listed.batches if batch.status in ACTIVE}
 
 
 def unfinished_ids(listed: NodeList) -> list[str]:

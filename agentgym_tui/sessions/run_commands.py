@@ -13,7 +13,7 @@ import msgspec
 from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.sessions.node import ControlRequestError, NodeControl, RunCommand
 from agentgym_tui.sessions.session import Session
-from agentgym_tui.state.batches import BatchRun
+from agentgym_tui.state.batches import UNFINISHED, BatchRun
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.servers import EndpointState, EnvironmentState
@@ -32,7 +32,6 @@ MAX_TASKS: Final = 5_000  # maximum number of tasks in a request, which has at m
 MAX_MODELS_CHARS: Final = 2000  # in the text with several models, and in the path of a file
 
 _MAX_INTEGER: Final = 2**62 - 1
-_UNFINISHED: Final = frozenset({"queued", "running", "paused"})
 _INTEGER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 _DECIMAL: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?", re.ASCII)
 
@@ -104,7 +103,7 @@ def list_batteries(store: RunStore) -> list[EnvironmentBattery]:
 
 
 def unfinished_batches(store: RunStore) -> list[BatchRun]:
-    return [batch for batch in store.batches.values() if batch.status in _UNFINISHED]
+    return [batch for batch in store.batches.values() if batch.status in UNFINISHED]
 
 
 def reachable_batches(store: RunStore) -> list[BatchRun]:

@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from agentgym_tui.logs import LogFile
 from agentgym_tui.sessions.episode_files import episode_from_bytes, is_log
 from agentgym_tui.sessions.event_reader import EventSource
 from agentgym_tui.sessions.library import Curation, Exporter, FileExporter, Library, ResultLibrary
 from agentgym_tui.sessions.node import ControlRequestError, NodeControl
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episode_list import EpisodeList, FoundLog, ListEntry, UnreadableFile, exact_terms
-from agentgym_tui.state.nodes import BusLink
+from agentgym_tui.state.nodes import READING_FILES, BusLink
 from agentgym_tui.state.run_store import RunStore
 from runner.errors import StoreError
 
 if TYPE_CHECKING:
+    from agentgym_tui.logs import LogFile
     from runner.store.index_schema import EpisodeRow
     from runner.types.notes import Note
 
@@ -81,6 +81,7 @@ class FileSession(Session):
     """Shows the episode files and log files named on the command line; it writes only into ``cache_folder``."""
 
     def __init__(self, paths: Sequence[Path], cache_folder: Path | None = None) -> None:
+        from agentgym_tui.logs import LogFile
         from agentgym_tui.sessions.file_library import FileLibrary
 
         super().__init__(", ".join(map(str, paths)), FILES_ONLY, RunStore())
@@ -90,8 +91,10 @@ class FileSession(Session):
         self.exporter = self.archiver = FileExporter(self._files)
 
     async def run(self) -> None:
+        from agentgym_tui.logs import LogFile
+
         parts = self._files.scan()
-        self.store.set_link(BusLink("none", "reading files"))
+        self.store.set_link(READING_FILES)
         while (rows := await asyncio.to_thread(next, parts, None)) is not None:
             known = {log.path for log in self.logs}
             found = (file.path for file in self._files.unreadable if isinstance(file, FoundLog))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -14,10 +14,14 @@ from runner.events.control import BatchState
 from runner.events.durable import BatchCompleted
 from runner.events.live import EpisodeStarted, QueueChanged, WaitingBatch
 from runner.types import BatchProgress, Tokens, WorkerCounts, join_models
+from runner.util.clock import EPOCH
+
+if TYPE_CHECKING:
+    from agentgym_tui.state.nodes import NodeInfo
 
 MAX_BATCHES: Final = 400
-_LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_ACTIVE: Final = frozenset({"running", "paused"})
+ACTIVE: Final = frozenset({"running", "paused"})
+UNFINISHED: Final = ACTIVE | {"queued"}
 _PENDING: Final = frozenset({"queued", "interrupted"})
 _FINISHED: Final = frozenset({"completed", "cancelled"})
 ENDED: Final = _FINISHED | {"interrupted"}  # they do not play and do not wait
@@ -88,19 +92,18 @@ class BatchTotals(NamedTuple):
 class BatchRegistry:
     """Batches by id, the newest last; finished ones are evicted first, then those that start last."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
+    def __init__(self, now: Callable[[], float], nodes: Mapping[str, NodeInfo]) -> None:
+        self._now, self._nodes = now, nodes
         self.batches: dict[str, BatchRun] = {}
         self._latest_progress: dict[str, tuple[str, int]] = {}
-        self._n_waiting: dict[str, int] = {}
 
     @property
     def n_waiting(self) -> int:
         n_listed = sum(batch.status == "queued" for batch in self.batches.values())
-        return max(n_listed, sum(self._n_waiting.values()))
+        return max(n_listed, sum(node.n_waiting for node in self._nodes.values() if node.is_present))
 
     def active(self) -> BatchRun | None:
-        return next((batch for batch in reversed(self.batches.values()) if batch.status in _ACTIVE), None)
+        return next((batch for batch in reversed(self.batches.values()) if batch.status in ACTIVE), None)
 
     def interrupted(self) -> BatchRun | None:
         """Return the newest batch if it was interrupted, for a known reason or by the end of its node."""
@@ -129,7 +132,7 @@ class BatchRegistry:
         batch.node_paused = bool(item.paused)
         batch.status = "running" if batch.status in _PENDING else batch.status
         batch.status = "paused" if batch.node_paused and batch.status == "running" else batch.status
-        if item.interrupted and batch.status in _ACTIVE:
+        if item.interrupted and batch.status in ACTIVE:
             batch.status, batch.eta_s = "interrupted", None
 
     def apply_completed(
@@ -153,10 +156,6 @@ class BatchRegistry:
         batch.tokens, batch.cost, batch.currency = event.tokens, event.cost, event.currency or ""
         batch.reported_models = join_models(event.model, event.models)
         batch.waiting_for = batch.waiting_s = batch.interruption = None
-
-    def set_n_waiting(self, node: str, n_waiting: int | None) -> None:
-        """Set the number of the only node; None if it did not report it."""
-        self._n_waiting = {} if n_waiting is None else {node: n_waiting}
 
     def apply_list(self, states: Iterable[BatchState], *, is_new: bool = False) -> None:
         """Update batches from a reply, the newest first; new ones are not all of the front of the queue."""
@@ -186,7 +185,6 @@ class BatchRegistry:
 
     def apply_queue(self, item: QueueChanged, node: str) -> None:
         """Add the batches that wait, and set their positions; a batch that has started or ended stays."""
-        self._n_waiting[node] = item.n_waiting
         for position, waiting in enumerate(item.batches):
             is_new = waiting.batch_id not in self.batches
             batch = self._get(waiting.batch_id)
@@ -208,7 +206,7 @@ class BatchRegistry:
                 summed.has_totals = True
         for total in totals:
             batch = self.batches.get(total.batch_id)
-            if batch is None or batch.status in _ACTIVE:
+            if batch is None or batch.status in ACTIVE:
                 continue
             batch.started_at = batch.started_at or (total.started_at and as_aware(total.started_at))
             if batch.status in _FINISHED:
@@ -220,12 +218,12 @@ class BatchRegistry:
 
     def newest_ended(self) -> BatchRun | None:
         ended = [each for each in self.batches.values() if each.status in _FINISHED]
-        return max(ended, key=lambda each: each.ended_at or _LONG_AGO, default=None)
+        return max(ended, key=lambda each: each.ended_at or EPOCH, default=None)
 
     def update_paused(self, batch_id: str, episodes: Iterable[Episode]) -> None:
         """An active batch is paused where it or all of its running episodes are."""
         batch = self.batches.get(batch_id)
-        if batch is None or batch.status not in _ACTIVE:
+        if batch is None or batch.status not in ACTIVE:
             return
         paused = [episode.paused for episode in episodes if episode.batch_id == batch_id]
         batch.status = "paused" if batch.node_paused or (paused and all(paused)) else "running"
@@ -233,7 +231,7 @@ class BatchRegistry:
     def apply_episode_ended(self, episode: Episode) -> None:
         """With an interrupted episode, its active batch is interrupted."""
         batch = self.batches.get(episode.batch_id)
-        if batch is not None and episode.outcome == "interrupted" and batch.status in _ACTIVE:
+        if batch is not None and episode.outcome == "interrupted" and batch.status in ACTIVE:
             batch.status = "interrupted"
 
     def _get(self, batch_id: str) -> BatchRun | None:

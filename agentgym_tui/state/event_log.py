@@ -194,7 +194,7 @@ def _objects(payload: bytes) -> list[Mapping[str, msgspec.Raw]]:
     """Return the object of a payload and the items of a live message, as far as they can be decoded."""
     objects: list[Mapping[str, msgspec.Raw]] = []
     with contextlib.suppress(ValueError, RecursionError):
-        objects.append(_OBJECT.decode(payload))
+        objects.append(OBJECT_DECODER.decode(payload))
         if (items := objects[0].get("items")) is not None:
             objects += _ITEMS.decode(items)[:MAX_LIVE_ITEMS]
     return objects
@@ -209,7 +209,7 @@ def _scalars(raw: msgspec.Raw) -> Iterator[Value]:
             yield value
 
 
-_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+OBJECT_DECODER: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 

@@ -141,11 +141,17 @@ class NodeInfo(msgspec.Struct):
     egress: str = ""  # address of its external broker
     n_held: int = 0  # events from before the broker's first use, which are not sent to it
     machine: MachineInfo | None = None
+    n_waiting: int = 0  # batches in its queue, also those that it does not list
+    endpoints: set[str] = set()  # whose health its current process has reported
 
     @property
     def sends_heartbeats(self) -> bool:
         """One of another kind reports nothing but its status."""
         return bool(self.boot) and self.status != "stopped"
+
+    @property
+    def is_present(self) -> bool:
+        return self.sends_heartbeats and not self.lost
 
 
 class NodeRegistry:
@@ -218,7 +224,7 @@ class NodeRegistry:
     @property
     def next_loss_s(self) -> float:
         """Seconds until the first node counts as lost if no node sends a message in the meantime."""
-        known = (node.last_seen_at for node in self.nodes.values() if not node.lost and node.sends_heartbeats)
+        known = (node.last_seen_at for node in self.nodes.values() if node.is_present)
         return min(known, default=math.inf) + self._lost_after_s - self.now()
 
     def mark_lost(self, node_name: str) -> bool:
@@ -239,7 +245,7 @@ class NodeRegistry:
     def tick(self) -> bool:
         """Mark nodes as lost that were silent for too long; return whether any was."""
         limit = self.now() - self._lost_after_s
-        known = (node for node in self.nodes.values() if not node.lost and node.sends_heartbeats)
+        known = (node for node in self.nodes.values() if node.is_present)
         lost = [node for node in known if node.last_seen_at < limit]
         for node in lost:
             node.lost = True

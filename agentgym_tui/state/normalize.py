@@ -15,7 +15,7 @@ from msgspec.structs import force_setattr
 
 from runner.events.live import TokenText
 from runner.types.machine import MAX_GPUS, MAX_INSTANCES, MAX_PROCESSES
-from runner.util.clock import is_ulid, ulid_milliseconds
+from runner.util.clock import EPOCH, is_ulid, ulid_milliseconds
 
 MAX_NAME_CHARS: Final = 200  # kept of a text that ``_CHARS`` does not name, such as an environment, model or node
 MAX_ID_CHARS: Final = 200  # a longer text is not a valid id
@@ -103,7 +103,6 @@ def _limited(value: Any, name: str) -> Any:  # noqa: ANN401 - any decoded value
     return bounded(value)
 
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_YEAR, _LAST_YEAR = 2016, 2099  # plausible creation times: the first is that of the ULID specification
 
 
@@ -117,7 +116,7 @@ def ulid_time(ulid: str) -> datetime | None:
     if len(ulid) > MAX_ID_CHARS or not is_ulid(upper := ulid.upper()):
         return None
     try:
-        time = _EPOCH + timedelta(milliseconds=ulid_milliseconds(upper))
+        time = EPOCH + timedelta(milliseconds=ulid_milliseconds(upper))
     except OverflowError:
         return None
     return time if _FIRST_YEAR <= time.year <= _LAST_YEAR else None

@@ -23,7 +23,6 @@ from agentgym_tui.state.episodes import EpisodeItem, EpisodeRegistry
 from agentgym_tui.state.nodes import SERVER_TRENDS, BusLink, NodeInfo, NodeRegistry, ProfileDifference, Trends
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, bounded, ulid_time
 from agentgym_tui.state.servers import EndpointRegistry, EnvironmentRegistry
-from runner.events.codec import DurableRow, LiveRow
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
 from runner.events.live import (
     EnvHealth,
@@ -45,6 +44,7 @@ from runner.types.machine import Machine
 
 if TYPE_CHECKING:
     from agentgym_tui.state.episode_list import ReadProgress
+    from runner.events.codec import LiveRow
     from runner.events.control import BatchState, NodeHealth, NodeList
     from runner.store.index_schema import EpisodeRow
 
@@ -55,7 +55,7 @@ PORTION_ITEMS: Final = 500  # live items after which a portion ends; any other m
 MAX_NOTICES: Final = 200
 RECENT_S: Final = 15.0  # for which a loss of messages counts as recent
 SHOWN_S: Final = 60.0  # an older notice would look like news
-Received: TypeAlias = SubscriptionItem | LiveRow  # ``LiveRow``: the joined content of live messages
+Received: TypeAlias = "SubscriptionItem | LiveRow"  # ``LiveRow``: the joined content of live messages
 
 
 class FeedNotice(NamedTuple):
@@ -145,7 +145,7 @@ class RunStore:
         self._queue_notice: str | None = None
         self.notice_list, self._nodes = NoticeList(now), NodeRegistry(now, lost_after_s)
         self.env_registry, self.endpoint_registry = EnvironmentRegistry(), EndpointRegistry(now)
-        self.batch_registry = BatchRegistry(now)
+        self.batch_registry = BatchRegistry(now, self._nodes.nodes)
         self.episode_registry = EpisodeRegistry(
             max_episodes=max_episodes, max_bytes=max_bytes, currency=lambda: self._profile_currency
         )
@@ -232,8 +232,22 @@ class RunStore:
         return min(self._nodes.next_loss_s if self._bus_is_up else math.inf, self.notice_list.next_expiry_s)
 
     def apply_events(self, messages: Sequence[Received]) -> None:
-        n_queue_items = self._n_queue_items
-        if sum(self._apply(message) for message in messages):
+        from runner.events.codec import DurableRow, LiveRow  # slow to import, and not needed for the first paint
+
+        n_queue_items, changed = self._n_queue_items, False
+        for message in messages:
+            match message:
+                case (LiveRow() as row) | BusMessage(decoded=LiveRow() as row):
+                    changed = self._apply_live(row) or changed
+                    continue
+                case Notice():
+                    self.notice_list.add(message.text, max(message.count, 0))
+                case BusMessage(decoded=DurableRow(event=event)):
+                    self._apply_durable(bounded(event), message)
+                case _:
+                    self.n_malformed += 1
+            changed = True
+        if changed:
             self._commit()
         if self._n_queue_items > n_queue_items and self.on_queue_change is not None:
             self.on_queue_change()
@@ -245,7 +259,9 @@ class RunStore:
             self.notice_list.add(listed.queue)
         self._queue_notice = listed.queue
         self.batch_registry.apply_list(listed.batches)
-        self.batch_registry.set_n_waiting(next(iter(self.nodes), ""), listed.n_waiting)
+        present = next((node for node in self.nodes.values() if node.is_present), None)
+        for node in self.nodes.values():
+            node.n_waiting = (listed.n_waiting or 0) if node is present else 0
         self.agents, self.model_names = [*dict.fromkeys(listed.agents)], [*dict.fromkeys(listed.models)]
         for env in listed.envs:
             self.env_registry.get(env)
@@ -348,22 +364,8 @@ class RunStore:
         if self.on_change is not None:
             self.on_change()
 
-    def _apply(self, message: Received) -> bool:
-        """Return whether anything that a screen shows may have changed."""
-        match message:
-            case LiveRow():
-                return self._apply_live(message)
-            case BusMessage(decoded=LiveRow() as row):
-                return self._apply_live(row)
-            case Notice():
-                self.notice_list.add(message.text, max(message.count, 0))
-            case BusMessage(decoded=DurableRow(event=event)):
-                self._apply_durable(bounded(event), message)
-            case _:
-                self.n_malformed += 1
-        return True
-
     def _apply_live(self, row: LiveRow) -> bool:
+        """Return whether anything that a screen shows may have changed."""
         batch = bounded(row.batch)
         self.n_items += len(batch.items)
         self.trends.sample_rate("items", self.n_items, self.now())
@@ -400,13 +402,16 @@ class RunStore:
                     self._update_paused(item.batch_id)
             case QueueChanged():
                 self.batch_registry.apply_queue(item, node)
+                self._nodes.get(node).n_waiting = item.n_waiting
                 self._n_queue_items += 1
             case EnvHealth():
                 self.trends.add("env latency", item.env, item.latency_s)
                 return self.env_registry.apply_health(item)
             case ModelHealth():
                 self.trends.add("model latency", item.endpoint, item.latency_s)
-                return self.endpoint_registry.apply_health(item, node)
+                changed = self.endpoint_registry.apply_health(item)
+                self._nodes.get(node).endpoints |= {item.endpoint} & self.endpoints.keys()
+                return changed
             case ModelMetrics():
                 for what in SERVER_TRENDS:
                     self.trends.add(what, item.endpoint, getattr(item, what))
@@ -442,7 +447,9 @@ class RunStore:
             return self.episode_registry.mark_interrupted(node.name, node.boot)
         if not node.boot:
             self.episode_registry.assign_boot(node.name, boot)
-        self.endpoint_registry.forget_reports(node.name)
+        for name in node.endpoints.difference(*(other.endpoints for other in self.nodes.values() if other is not node)):
+            self.endpoints.pop(name, None)  # the new profile may not have it
+        node.endpoints = set()
         node.boot, node.status = boot, "" if node.status == "stopped" else node.status
         self.episode_registry.mark_interrupted(node.name, boot)
         return True
@@ -454,8 +461,13 @@ def join_live(messages: Iterable[SubscriptionItem]) -> Iterator[Received]:
     A notice or any other message separates the live messages before it from those after it. Live messages on different
     subjects may change their order, as each kind of item has its own subject.
     """
-    for is_live, alike in groupby(messages, _is_live):
-        if not is_live:
+    from runner.events.codec import LiveRow
+
+    def is_live(message: SubscriptionItem) -> bool:
+        return isinstance(message, BusMessage) and isinstance(message.decoded, LiveRow)
+
+    for are_live, alike in groupby(messages, is_live):
+        if not are_live:
             yield from alike
             continue
         by_sender = defaultdict[tuple[str, str, str], list[LiveRow]](list)
@@ -467,12 +479,10 @@ def join_live(messages: Iterable[SubscriptionItem]) -> Iterator[Received]:
             yield LiveRow(batch=batch, raw=tuple(raw for row in rows for raw in row.raw))
 
 
-def _is_live(message: SubscriptionItem) -> bool:
-    return isinstance(message, BusMessage) and isinstance(message.decoded, LiveRow)
-
-
 def split_portions(messages: Iterable[Received]) -> Iterator[list[Received]]:
     """Yield the messages in their order, in portions that each take a few milliseconds to apply."""
+    from runner.events.codec import LiveRow
+
     portion: list[Received] = []
     n_items = 0
     for message in messages:
@@ -490,7 +500,7 @@ def _split_row(row: LiveRow) -> Iterator[LiveRow]:
     items = row.batch.items
     for first in range(0, max(len(items), 1), PORTION_ITEMS):
         batch = replace(row.batch, items=items[first : first + PORTION_ITEMS])
-        yield LiveRow(batch=batch, raw=() if first else row.raw)
+        yield replace(row, batch=batch, raw=() if first else row.raw)
 
 
 def group_items(items: Iterable[LazyItem]) -> Iterator[Sequence[LazyItem]]:

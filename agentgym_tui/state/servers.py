@@ -14,7 +14,6 @@ import msgspec
 
 from agentgym_tui.state.episode import Episode, StepState
 from runner.events.live import EnvHealth, ModelHealth, ModelMetrics, TokenText
-from runner.inference.metrics_text import SERVER_NAMES
 from runner.results.bottleneck import ServerState
 from runner.types import UNRATED, Phases, skipped_endpoints
 
@@ -180,7 +179,6 @@ class EndpointState(msgspec.Struct):
     metrics: ServerState | None = None
     in_memory: tuple[str, ...] | None = None  # models that Ollama holds, and how much of each is on the GPU; untrusted
     metrics_at_s: float = -math.inf  # by the console's monotonic clock
-    reporters: frozenset[str] = frozenset()  # nodes whose current processes have reported its health
 
     @property
     def is_answering(self) -> bool:
@@ -223,29 +221,22 @@ class EndpointRegistry:
         self._now = now
         self._reported_at: dict[tuple[tuple[str, ...], str], datetime] = {}
 
-    def apply_health(self, item: ModelHealth, node: str) -> bool:
+    def apply_health(self, item: ModelHealth) -> bool:
         before = copy(self.endpoints.get(item.endpoint))
         if (endpoint := self._get(item.endpoint)) is not None:
             for field in ("status", "cause", "model", "rest_s", "hint", "requests_per_minute", "concurrent_requests"):
                 setattr(endpoint, field, getattr(item, field))
-            endpoint.reporters |= {node}
             if item.rest_s is None:
                 endpoint.failure = None
         return endpoint != before
 
-    def forget_reports(self, node: str) -> None:
-        """Drop the endpoints that only an earlier process reported: the new profile may not have them."""
-        for name, endpoint in list(self.endpoints.items()):
-            if node in endpoint.reporters:
-                endpoint.reporters -= {node}
-                if not endpoint.reporters:
-                    del self.endpoints[name]
-
     def apply_metrics(self, item: ModelMetrics) -> bool:
+        from runner.inference.metrics_text import SERVER_NAMES
+
         if (endpoint := self._get(item.endpoint)) is None:
             return False
         names = ("endpoint", "waiting", "kv_cache", "tokens_per_s", "queue_s", "prefill_s", "decode_s")
-        server = next((name for key, name in SERVER_NAMES.items() if key == item.server), item.server)
+        server = SERVER_NAMES.get(item.server, item.server)
         state = ServerState(server=server, **{name: getattr(item, name) for name in names})
         in_memory = None if item.models is None else tuple(dict.fromkeys(item.models))
         is_new = (endpoint.metrics, endpoint.in_memory) != (state, in_memory)

@@ -14,7 +14,7 @@ import msgspec
 
 Server: TypeAlias = Literal["vllm", "sglang", "llama.cpp", "tensorzero", "ollama"]
 
-SERVER_NAMES: Final[Mapping[Server, str]] = {
+SERVER_NAMES: Final[Mapping[str, str]] = {
     "vllm": "vLLM",
     "sglang": "SGLang",
     "llama.cpp": "llama.cpp",

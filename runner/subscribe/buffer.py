@@ -17,13 +17,11 @@ from runner.events.codec import Decoded, DurableRow, decode, derived_id, message
 from runner.events.durable import EpisodeCompleted
 from runner.events.subjects import DurableNames
 from runner.subscribe.messages import BusMessage, Notice
-from runner.util.clock import digest_ulid
+from runner.util.clock import EPOCH, digest_ulid
 
 MAX_IDS_REMEMBERED = 100_000
 MAX_CORE_REMEMBERED = 1_000
 """Maximum number of messages of core subscriptions remembered, because a stream found later may repeat them."""
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class RawMessage(msgspec.Struct, gc=False):
@@ -221,7 +219,7 @@ def _identify(row: Decoded, message: RawMessage) -> Decoded:
         return row
     position = f"{message.stream}:{message.sequence}".encode()
     at = message.time or datetime.now(UTC)
-    milliseconds = max((at - _EPOCH) // timedelta(milliseconds=1), 0)
+    milliseconds = max((at - EPOCH) // timedelta(milliseconds=1), 0)
     digest = sha256(position if message.stream else message.payload + at.isoformat().encode()).digest()[:10]
     event = msgspec.structs.replace(row.event, episode_id=digest_ulid(milliseconds, digest))
     return msgspec.structs.replace(row, event=event, id=row.id or derived_id(event))

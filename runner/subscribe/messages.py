@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from runner.events.codec import Decoded
+if TYPE_CHECKING:
+    from runner.events.codec import Decoded
 
 Since: TypeAlias = Literal["now", "all"] | timedelta | int
 """Start of the history: ``now`` (no history), ``all``, a time span before now, or a sequence number in each stream.

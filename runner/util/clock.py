@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from typing import Final
 
 import msgspec
 
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _RANDOM_BITS = 80
 _DIGIT_BITS, _N_DIGITS = 5, 26
 _DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"

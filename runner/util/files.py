@@ -291,7 +291,7 @@ def require_named_folder(option: str | None, data_dir: Path) -> None:
 def unwritable_reason(data_dir: Path) -> str:
     """Return why files cannot be written into a folder, or why it cannot be created; "" if they probably can."""
     folder = data_dir
-    while not _exists(folder) and folder != folder.parent:
+    while not exists(folder) and folder != folder.parent:
         folder = folder.parent
     if not folder.is_dir():
         return f"{folder} is not a folder"
@@ -300,12 +300,12 @@ def unwritable_reason(data_dir: Path) -> str:
 
 def _find_checkout(cwd: Path) -> Path | None:
     marks = ("pyproject.toml", "runner/util/files.py", "agentgym_tui/cli.py")
-    return next((each for each in (cwd, *cwd.parents) if all(_exists(each / mark) for mark in marks)), None)
+    return next((each for each in (cwd, *cwd.parents) if all(exists(each / mark) for mark in marks)), None)
 
 
 def _is_used(folder: Path) -> bool:
     """Return whether a folder holds the state of a node or the episodes of a run; other projects have ``data``, too."""
-    if any(_exists(folder / name) for name in _STATE_FILES):
+    if any(exists(folder / name) for name in _STATE_FILES):
         return True
     return _has_batches(folder / "runs")
 
@@ -326,8 +326,8 @@ def _platform_folder(environ: Mapping[str, str], cwd: Path) -> Path:
     return cwd.absolute() / user_data_path(FOLDER_NAME, appauthor=False)
 
 
-def _exists(path: Path) -> bool:
-    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises in a folder that cannot be searched
+def exists(path: Path) -> bool:
+    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises for a long name, or where it may not search
 
 
 def package_resource(*parts: str) -> Path:

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from nats.aio.client import Client
 
-from agentgym_tui.sessions.event_reader import TimeOrderedBuffer
+from agentgym_tui.sessions.time_ordered_buffer import TimeOrderedBuffer
 from runner.bus.connection import BusAddress, NatsConnection
 from runner.subscribe.buffer import DedupBuffer, RawMessage
 from runner.subscribe.messages import Since

@@ -12,7 +12,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, StorageType
 
-from agentgym_tui.sessions.event_reader import TimeOrderedBuffer
+from agentgym_tui.sessions.time_ordered_buffer import TimeOrderedBuffer
 from runner.bus.connection import BusAddress, NatsConnection
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice, Since

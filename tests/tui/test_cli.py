@@ -45,6 +45,9 @@ def test_a_missing_path_and_a_wrong_subcommand_end_the_command(
     error = capsys.readouterr().err
     assert f"there is no file or folder {tmp_path}/n" in error
     assert "\x1b" not in error
+    for command in (["open", "x" * 300], ["watch", "--data-dir", "x" * 300]):
+        assert cli.main(command) == 2
+        assert capsys.readouterr().err.startswith("agentgym-tui: ")
     with pytest.raises(SystemExit, match="2"):
         cli.main(["lunch"])
     assert "did you mean 'launch'?" in capsys.readouterr().err

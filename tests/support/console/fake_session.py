@@ -13,11 +13,12 @@ from typing import Any, Never, cast
 
 from msgspec.structs import replace
 
-from agentgym_tui.sessions.event_reader import EventSource, FeedItem
+from agentgym_tui.sessions.event_reader import EventSource
 from agentgym_tui.sessions.file_library import row_table
 from agentgym_tui.sessions.library import Curation, ExportJob, Library, TextSearch, TextSource
 from agentgym_tui.sessions.node import ControlRequestError, NodeControl, RunCommand
 from agentgym_tui.sessions.session import Session
+from agentgym_tui.sessions.time_ordered_buffer import FeedItem
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.state.nodes import BusLink

@@ -17,11 +17,12 @@ import msgspec
 
 from agentgym_tui.app import Console
 from agentgym_tui.config import config_path, read_settings, read_ui_state, state_path
-from agentgym_tui.sessions.event_reader import EventSource, FeedItem
+from agentgym_tui.sessions.event_reader import EventSource
 from agentgym_tui.sessions.file_library import row_table
 from agentgym_tui.sessions.library import Library, TextSearch
 from agentgym_tui.sessions.node import ControlRequestError, NodeControl, RunCommand
 from agentgym_tui.sessions.session import Session
+from agentgym_tui.sessions.time_ordered_buffer import FeedItem
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.terminal import run_console

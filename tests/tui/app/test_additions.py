@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from textual.app import ComposeResult
@@ -72,21 +72,16 @@ VIEW = EpisodeView("environment", "Environment", VIEW_KEY.id, RawEnvironment)
 
 
 @pytest.fixture
-def additions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def additions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register everything, as a package of its own would when it is imported."""
-    commands = (NOTES.command, ADD, GREET, VIEW_KEY)
+    for registry in (SCREENS, LIVE_PANES, EPISODE_VIEWS, COMMANDS):
+        monkeypatch.setattr(registry, "_entries", {each.id: each for each in registry})
     SCREENS.add(NOTES)
     LIVE_PANES.add(PANE)
     EPISODE_VIEWS.add(VIEW)
-    for command in commands:
+    for command in (NOTES.command, ADD, GREET, VIEW_KEY):
         COMMANDS.add(command)
     monkeypatch.setattr(LiveScreen, "action_greet", lambda self: toast(self.app, "hello"), raising=False)
-    yield
-    SCREENS.remove(NOTES.id)
-    LIVE_PANES.remove(PANE.id)
-    EPISODE_VIEWS.remove(VIEW.id)
-    for command in commands:
-        COMMANDS.remove(command.id)
 
 
 @pytest.mark.usefixtures("additions")

@@ -188,11 +188,11 @@ def test_a_batch_that_was_seen_running_is_not_reported_again_when_its_event_arri
 
 def test_the_end_of_a_batch_names_the_limit_that_stopped_its_episodes() -> None:
     episodes = [episode(n, 15, outcome="truncated") for n in range(2)]
-    limits = limits_text([*episodes, episode(3, outcome="timeout"), episode(4, batch_id="other")], batch_id(0))
+    limits = limits_text([*episodes, episode(3, outcome="timeout")])
     expected = "Maze completed, 2 stopped at the limit of 15 rounds, 1 timeout"
     assert ended_text(BatchRun("b", env="Maze", status="completed"), limits) == expected
-    assert limits_text([*episodes, episode(5, 9, outcome="truncated")], batch_id(0)) == "3 stopped at their limits"
-    assert limits_text([episode(1)], batch_id(0)) == ""
+    assert limits_text([*episodes, episode(5, 9, outcome="truncated")]) == "3 stopped at their limits"
+    assert limits_text([episode(1)]) == ""
 
 
 @pytest.mark.parametrize(

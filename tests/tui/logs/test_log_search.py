@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agentgym_tui import logs
 from agentgym_tui.logs import (
     LogFile,
     LogRecord,
@@ -41,10 +42,10 @@ def matching_lines(data: bytes, *words: bytes) -> list[int]:
 @settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TEXT, st.sampled_from(["a", "AB", "a b", "ä b a"]), st.integers(40, 60))
 def test_a_search_finds_the_lines_that_contain_all_words(tmp_path: Path, data: bytes, text: str, piece: int) -> None:
-    search = LogSearch(
-        open_log(tmp_path / "log", data, block=7), line_query(text), piece=max(piece, max(map(len, data.split(b"\n"))))
-    )
-    assert find_matches(search) == matching_lines(data, *text.lower().encode().split())
+    search = LogSearch(open_log(tmp_path / "log", data, block=7), line_query(text))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "MAX_LINE_BYTES", max(piece, *map(len, data.split(b"\n"))))
+        assert find_matches(search) == matching_lines(data, *text.lower().encode().split())
     assert search.is_complete and not search.is_full
 
 
@@ -70,9 +71,10 @@ def test_a_search_continues_as_the_file_grows(tmp_path: Path, pieces: list[bytes
         assert find_matches(search) == matching_lines(b"".join(pieces[: number + 1]), b"a", b"b")
 
 
-def test_only_the_beginning_of_a_huge_line_is_searched(tmp_path: Path) -> None:
+def test_only_the_beginning_of_a_huge_line_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MAX_LINE_BYTES", 50)
     log = open_log(tmp_path / "log", b"x" * 100 + b" needle\nneedle\n" + b"needle" + b"y" * 100 + b"\nneedle")
-    assert find_matches(LogSearch(log, line_query("NEEDLE"), piece=50)) == [1, 2, 3]
+    assert find_matches(LogSearch(log, line_query("NEEDLE"))) == [1, 2, 3]
 
 
 LINES = """

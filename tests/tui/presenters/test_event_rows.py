@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agentgym_tui.commands import Keymap
-from agentgym_tui.presenters.cells import line_width
+from agentgym_tui.presenters.cells import FOLD_WIDTH, line_width
 from agentgym_tui.presenters.events import (
     EventRows,
     SubjectRows,
@@ -15,7 +15,7 @@ from agentgym_tui.presenters.events import (
     events_heading,
     summarize,
 )
-from agentgym_tui.presenters.payload import FOLD_WIDTH, payload_rows, payload_text
+from agentgym_tui.presenters.payload import payload_rows, payload_text
 from agentgym_tui.sessions.event_reader import EventReader
 from agentgym_tui.state.event_log import EventLog, EventMessage, EventQuery, LogNotice, SubjectTree
 from agentgym_tui.state.nodes import BusLink

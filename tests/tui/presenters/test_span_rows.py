@@ -7,8 +7,8 @@ import tracemalloc
 import msgspec
 import pytest
 
+from agentgym_tui.presenters.cells import FOLD_WIDTH
 from agentgym_tui.presenters.episode_facts import SpanRows, format_elapsed, spans_with
-from agentgym_tui.presenters.payload import FOLD_WIDTH
 from agentgym_tui.safe_text import has_unsafe_chars
 from runner.types import Span
 from tests.support.console.samples import HOSTILE, span

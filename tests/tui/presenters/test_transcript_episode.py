@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_tui.presenters.payload import FOLD_WIDTH, TextRows, pretty_json
+from agentgym_tui.presenters.cells import FOLD_WIDTH
+from agentgym_tui.presenters.payload import TextRows, pretty_json
 from agentgym_tui.presenters.transcript import (
     MAX_CHAT,
     MAX_INLINE_ARGUMENTS,

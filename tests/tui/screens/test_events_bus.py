@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 
 from agentgym_tui.app import Console
 from agentgym_tui.screens.line_browser import EventsScreen
+from agentgym_tui.sessions import event_reader
 from agentgym_tui.sessions.bus_session import BusSession
 from agentgym_tui.sessions.event_reader import MAX_WAITING, EventSource
 from agentgym_tui.sessions.node import LaunchOptions
@@ -161,11 +162,13 @@ async def test_pending_messages_are_counted_with_and_without_a_stream(bus: NatsA
 
 @asynccontextmanager
 async def open_feed(bus: Bus, *patterns: str, max_waiting: int = MAX_WAITING) -> AsyncIterator[Subscription]:
-    source = EventSource(max_waiting=max_waiting)
+    source = EventSource()
     async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection, asyncio.timeout(20):
         source.set_connection(connection)
-        async with source.open(patterns, "all") as feed:
-            yield feed
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(event_reader, "MAX_WAITING", max_waiting)
+            async with source.open(patterns, "all") as feed:
+                yield feed
 
 
 async def publish_numbers(client: Client, subject: str, *numbers: int) -> None:

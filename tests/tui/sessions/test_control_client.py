@@ -123,12 +123,13 @@ async def test_a_read_only_client_sends_no_commands(node: NodeProcess) -> None:
         assert (await control.fetch_list()).envs
 
 
-async def test_a_missing_connection_or_node_is_reported(bus: Bus) -> None:
+async def test_a_missing_connection_or_node_is_reported(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentgym_tui.sessions.node.RETRY_INTERVAL_S", 0.01)
     with pytest.raises(ControlRequestError, match="not connected"):
         await NodeControl(lambda: None, lambda _: "n1").fetch_list()
     async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
         with pytest.raises(ControlRequestError, match="node missing does not answer"):
-            await NodeControl(lambda: connection, lambda _: "missing", retry_interval_s=0.01).fetch_list()
+            await NodeControl(lambda: connection, lambda _: "missing").fetch_list()
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "*", ">", "a b", "x" * 65, "\r\nPUB x 0\r\n"])

@@ -6,6 +6,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
+import pytest
+
+from agentgym_tui.sessions import event_reader
 from agentgym_tui.sessions.event_reader import MAX_MESSAGES, READ_AHEAD, EventReader
 from agentgym_tui.state.event_log import EventLog, EventMessage, EventQuery
 from runner.subscribe.buffer import RawMessage
@@ -15,6 +18,12 @@ from tests.support.console.samples import START
 INTERVAL_S = 0.01
 
 
+@pytest.fixture(autouse=True)
+def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GATHER_S", "BACKLOG_INTERVAL_S"):
+        monkeypatch.setattr(event_reader, name, INTERVAL_S)
+
+
 class ReadingSession:
     """An event reader on a fake bus; ``wait_until`` waits for its changes."""
 
@@ -22,9 +31,7 @@ class ReadingSession:
         self.bus = FakeEvents()
         self.log = EventLog() if log is None else log
         self._changed = asyncio.Event()
-        self.reader = EventReader(
-            self.bus, self.log, self._changed.set, now=lambda: START, gather_s=INTERVAL_S, backlog_interval_s=INTERVAL_S
-        )
+        self.reader = EventReader(self.bus, self.log, self._changed.set, now=lambda: START)
 
     def publish(self, *numbers: int) -> None:
         self.bus.publish(*(RawMessage("a", {}, b"x", "S", n, START) for n in numbers))

@@ -106,3 +106,13 @@ async def test_an_archive_that_cannot_be_written_leaves_nothing(tmp_path: Path) 
     with pytest.raises(StoreError, match="no episode can be read"):
         await exporter.archive([record.episode_id], tmp_path / "y.zip")
     assert not (tmp_path / "y.zip").exists()
+
+
+async def test_a_link_beside_an_opened_episode_is_not_followed(tmp_path: Path) -> None:
+    records = record_episodes(tmp_path / "data", 2)
+    (tmp_path / "secret").write_bytes(b"of another folder")
+    file_of(tmp_path / "data", records[0]).with_suffix(".tokens").symlink_to(tmp_path / "secret")
+    exporter = FileExporter(scan_library(tmp_path / "data"))
+    n_copied, unreadable = await exporter.archive([each.episode_id for each in records], tmp_path / "x.zip")
+    assert (n_copied, unreadable.total()) == (1, 1) and "symbolic link" in next(iter(unreadable))
+    assert [name for name in read_directory(tmp_path / "x.zip") if records[0].episode_id in name] == []

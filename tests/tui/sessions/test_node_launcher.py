@@ -138,9 +138,11 @@ def test_without_a_terminal_one_line_explains_the_error(arguments: tuple[str, ..
 
 
 def test_no_slow_module_is_imported_before_the_first_paint() -> None:
-    slow = ("nats", "aiohttp", "httpx", "sqlite3", "yaml", "hydra", "ulid", "runner.config", "runner.store")
+    slow = ["nats", "aiohttp", "httpx", "sqlite3", "yaml", "hydra", "ulid", "runner.config", "runner.store"]
+    slow += ["runner.events.codec"]
     code = (
         "import sys; from agentgym_tui import cli; from agentgym_tui import terminal;"
+        "import agentgym_tui.app, agentgym_tui.screens.live;"
         "from agentgym_tui.sessions.bus_session import BusSession;"
         "from agentgym_tui.sessions.bus_session import NodeSession;"
         "from agentgym_tui.sessions.node import LaunchOptions;"

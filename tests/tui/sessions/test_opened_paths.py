@@ -59,6 +59,15 @@ def test_logs_and_episodes_of_one_command_are_separated(tmp_path: Path) -> None:
     assert [log.path.name for log in session.logs] == ["a.log", "none.jsonl"]
 
 
+async def test_a_path_that_is_too_long_is_listed_as_unreadable(tmp_path: Path) -> None:
+    record_file(tmp_path)
+    session = FileSession([tmp_path, tmp_path / ("x" * 300)])
+    await session.run()
+    assert session.store.n_stored == 1
+    assert session.library is not None
+    assert [file.path.name for file in session.library.unreadable] == ["x" * 300]
+
+
 def test_an_opened_file_has_the_row_of_the_index(tmp_path: Path) -> None:
     record, _ = record_file(tmp_path, env="Wordle", seed=4, model="m", node="n")
     assert [row for part in FileLibrary([tmp_path]).scan() for row in part] == [episode_row(record)]

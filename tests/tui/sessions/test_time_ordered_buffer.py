@@ -4,13 +4,21 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_tui.sessions.event_reader import TimeOrderedBuffer
+from agentgym_tui.sessions import time_ordered_buffer
+from agentgym_tui.sessions.time_ordered_buffer import TimeOrderedBuffer
 from runner.events.subjects import DurableNames
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice
+
+
+@pytest.fixture(autouse=True)
+def long_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_ordered_buffer, "HOLD_S", 60.0)
+
 
 START = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 
@@ -24,8 +32,8 @@ def notice(text: str) -> Notice:
     return Notice(kind="gap", text=text)
 
 
-def buffer_with(*streams: str, hold_s: float = 60.0, capacity: int = 10_000) -> TimeOrderedBuffer:
-    buffer = TimeOrderedBuffer(DurableNames(), capacity=capacity, hold_s=hold_s)
+def buffer_with(*streams: str, capacity: int = 10_000) -> TimeOrderedBuffer:
+    buffer = TimeOrderedBuffer(DurableNames(), capacity=capacity)
     for stream in streams:
         buffer.add_stream(stream, 100)
     return buffer
@@ -53,8 +61,9 @@ def test_a_message_waits_for_streams_with_pending_messages() -> None:
     assert ready_items(buffer) == [8]
 
 
-async def test_a_silent_stream_delays_the_others_only_briefly() -> None:
-    buffer = buffer_with("A", "B", hold_s=0.1)
+async def test_a_silent_stream_delays_the_others_only_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_ordered_buffer, "HOLD_S", 0.1)
+    buffer = buffer_with("A", "B")
     buffer.put(message(5, "A"))
     assert ready_items(buffer) == []
     async with asyncio.timeout(10):

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from agentgym_tui.presenters.status_line import status_line
 from agentgym_tui.sessions.run_commands import reachable_batches
-from agentgym_tui.state.nodes import BusLink, BusLinkStatus
+from agentgym_tui.state.nodes import MAX_NODES, BusLink, BusLinkStatus
 from agentgym_tui.state.run_store import RunStore
 from runner.events.durable import FieldStatus
-from runner.events.live import LiveItem
+from runner.events.live import LiveItem, QueueChanged
 from runner.subscribe.messages import Notice
 from runner.types import EpisodePaused, EpisodeResumed
 from tests.support.console.line_views import line_text
@@ -288,3 +288,33 @@ def test_a_restarted_node_has_only_the_endpoints_of_its_new_profile(run_store: R
     assert [*run_store.endpoints] == ["gateway"], "node b still reports it"
     run_store.apply_events([live(model_health("spare"), boot=NEXT_BOOT), live(heartbeat(), node="b", boot=NEXT_BOOT)])
     assert [*run_store.endpoints] == ["spare"]
+
+
+def queued(n_waiting: int) -> QueueChanged:
+    return QueueChanged(at=START, batches=[], n_waiting=n_waiting)
+
+
+def test_the_queue_of_a_node_that_is_gone_is_not_counted(run_store: RunStore, clock: FakeClock) -> None:
+    run_store.set_link(BusLink("connected"))
+    run_store.apply_events([live(queued(3), node="gone"), live(queued(4), node="lost"), live(queued(2))])
+    assert run_store.batch_registry.n_waiting == 9
+    clock.at += 1
+    run_store.mark_node_lost("lost")
+    assert run_store.batch_registry.n_waiting == 5
+    for n in range(MAX_NODES - 2):
+        run_store.apply_events([live(heartbeat(), node=f"n{n}"), live(heartbeat())])
+    run_store.apply_events([live(heartbeat(), node="one more")])
+    assert not {"gone", "lost"} & run_store.nodes.keys()
+    assert run_store.batch_registry.n_waiting == 2
+
+
+def test_an_endpoint_is_not_kept_for_a_node_that_is_gone(run_store: RunStore, clock: FakeClock) -> None:
+    health = replace(model_health(), endpoint="old")
+    run_store.apply_events([live(health, node="gone")])
+    clock.at += 1
+    run_store.apply_events([live(health)])
+    for n in range(MAX_NODES - 1):
+        run_store.apply_events([live(heartbeat(), node=f"n{n}")])
+    assert "gone" not in run_store.nodes and NODE in run_store.nodes
+    run_store.apply_events([live(heartbeat(), boot=NEXT_BOOT)])
+    assert run_store.endpoints == {}
