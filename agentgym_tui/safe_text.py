@@ -61,6 +61,11 @@ def masked_line(text: object, limit: int = 200) -> str:
     return masked if len(masked) <= limit else f"{masked[: limit - 1]}…"
 
 
+def player_text(agent: str | None, models: str | None) -> str:
+    """Return an agent and the models that answered, whose names may be URLs, with secrets masked; still untrusted."""
+    return masked_line(" ".join(filter(None, (agent, models))))
+
+
 def masked_rows(text: str) -> str:
     """Return untrusted text as up to 20 safe lines, each of at most 2,000 characters, with URL secrets masked."""
     rows = mask_secrets(text[: MAX_LINE_CHARS * 4]).split("\n")[:_MAX_MASKED_ROWS]

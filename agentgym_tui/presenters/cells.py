@@ -15,6 +15,7 @@ from agentgym_tui.safe_text import (
     MAX_LINE_CHARS,
     UNSAFE_MARK,
     has_unsafe_chars,
+    mask_secrets,
     masked_line,
     sanitize_line,
     sanitize_text,
@@ -203,9 +204,6 @@ Line: TypeAlias = Sequence[Cell]
 COLUMN_GAP: Final = "  "
 SEPARATOR: Final = Cell(" · ", "dim")
 
-UNSAFE_BADGE: Final = Cell(f"{UNSAFE_MARK} unsafe bytes", "warn")
-"""Marks a text in which unsafe characters were made visible."""
-
 
 class TextSource(Protocol):
     """The lines of a list or table. A widget requests only the lines that are visible."""
@@ -338,7 +336,7 @@ def indented_rows(text: str, width: int) -> list[Line]:
 
 
 def filter_cells(text: str, key: str, width: int) -> Line:
-    return [Cell(cut(text, max(width // 2 - len(key) - 9, 8)), "accent"), Cell(f" ({key} clears)", "dim")]
+    return [Cell(mask_secrets(text), "accent").cut(max(width // 2 - len(key) - 9, 8)), Cell(f" ({key} clears)", "dim")]
 
 
 def key_line(key: str, effect: str, width: int = 0) -> Line:
@@ -503,7 +501,7 @@ def query_note(error: QueryError | None, completion: Completion | None, width: i
     offered = [] if completion is None else _offer(completion, width)
     if error is None:
         return offered
-    reason = f"✗ at {error.start + 1!s}: {masked_line(error, _MAX_ERROR)}"
+    reason = f"✗ at {error.start + 1}: {masked_line(error, _MAX_ERROR)}"
     rows = wrap_text(reason, width, N_ROWS - 1 if offered else N_ROWS)
     return [*([Cell(row, "bad")] for row in rows), *offered[: N_ROWS - len(rows)]]
 
@@ -523,8 +521,11 @@ SYNTAX_ROWS: Final = [
 
 def _offer(completion: Completion, width: int) -> list[Line]:
     if (field := completion.field) is None:
-        about, options = [], " ".join(completion.options)  # all fields of episodes fit 80 columns
+        about, options = [], mask_secrets(" ".join(completion.options))  # all fields of episodes fit 80 columns
     else:
         about = [[Cell(f"{field.name}: ", "accent"), Cell(describe_field(field), "dim")]]
-        options = "  ".join(completion.options) if completion.best else ""
-    return [*([Cell(row, "dim")] for row in wrap_text(options, width, N_ROWS - len(about)) if row), *about]
+        options = mask_secrets("  ".join(completion.options)) if completion.best else ""
+    return [
+        *([Cell(row, "dim")] for row in wrap_text(options, width, N_ROWS - len(about)) if row),
+        *about,
+    ]

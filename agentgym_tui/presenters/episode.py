@@ -23,7 +23,14 @@ from agentgym_tui.presenters.cells import (
     line_width,
     wrap_offsets,
 )
-from agentgym_tui.presenters.episode_facts import FALLBACK_MARK, FLAG_MARK, annotation_count, episode_flags, tag_text
+from agentgym_tui.presenters.episode_facts import (
+    FALLBACK_MARK,
+    FLAG_MARK,
+    annotation_count,
+    episode_flags,
+    part_of,
+    tag_text,
+)
 from agentgym_tui.presenters.episode_rows import format_exact, reward_tone
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
@@ -36,7 +43,7 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.presenters.status_line import outcome_cell
-from agentgym_tui.safe_text import masked_line, sanitize_line, sanitize_text
+from agentgym_tui.safe_text import masked_line, player_text, sanitize_text
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episode_list import ListedEpisode, ListEntry, UnreadableFile
 from agentgym_tui.state.normalize import as_aware
@@ -65,7 +72,7 @@ def episode_heading(
         return [join_parts([[Cell(name, "head")], status, where], width), [], [], []]
     room = max(width // 3, 8)
     outcome = outcome_cell(entry, room)
-    env = Cell(cut(environment_text(entry.env, room), room), "head")
+    env = Cell(environment_text(entry.env, room), "head").cut(room)
     first = [
         *([env, Cell(f" task {format_exact(entry.task_index)}")], [outcome.cut(room)], status, where),
         [Cell(f"reward {format_reward(entry.reward)}", reward_tone(entry))],
@@ -86,7 +93,7 @@ def _last_line(entry: ListedEpisode, shares: Line, width: int) -> Line:
     error: Line = [Cell(text, "bad")] if text else []
     if not (isinstance(entry, Episode) and entry.imported):
         return join_parts([error, shares], width)
-    origin = [Cell("from ", "dim"), Cell(entry.imported)]
+    origin = [Cell("from ", "dim"), Cell(masked_line(entry.imported))]
     return cut_line([*error, *([SEPARATOR] if error else []), *origin], width)
 
 
@@ -156,7 +163,7 @@ def _id_parts(episode: ListedEpisode, path: Path | None, width: int) -> list[Lin
         [Cell(f"seed {format_exact(episode.seed)}", "dim")],
     ]
     if path is not None:
-        room = width - line_width(join_parts([id, [Cell("")]], width))
+        room = width - line_width(id) - line_width([SEPARATOR])
         return [id, [Cell(cut_start(masked_line(path, 400), room), "dim")], *others]
     others.append([Cell("batch ", "dim"), Cell(episode.batch_id or UNKNOWN, "dim")])
     return [id, *others, *([[Cell(episode.profile, "dim")]] if episode.profile else [])]
@@ -190,7 +197,7 @@ class AlignedRows(TextSource):
         sides = (step.left, step.right)
         # only one action if both are the same
         actions = dict.fromkeys(side.action for side in sides if side is not None)
-        shown = " ≠ ".join(sanitize_line(text) or "(nothing)" for text in actions)
+        shown = " ≠ ".join(text or "(nothing)" for text in actions)
         only = f"only {SIDES[step.left is None]}: " if None in sides else ""
         differences = ", ".join("no such step" if each == "missing" else each for each in step.differences)
         return [
@@ -210,14 +217,14 @@ def alignment_heading(
         outcome = outcome_cell(episode, max(width // 3, 8))
         texts = [
             f"{episode.env} #{format_count(episode.task_index)}",
-            masked_line(" ".join(filter(None, (episode.agent, episode.models))), 100),
+            player_text(episode.agent, episode.models),
             f"reward {format_reward(episode.reward)}",
             pluralize(episode.rounds, "round"),
             format_duration(episode.duration_s),
             episode.episode_id,
         ]
-        rest = cut(" · ".join(texts), max(width - display_width(outcome.text) - 5, 0))
-        lines.append([Cell(side, "head"), Cell("  "), outcome, Cell("  "), Cell(rest)])
+        rest = Cell(" · ".join(texts)).cut(max(width - display_width(outcome.text) - 5, 0))
+        lines.append([Cell(side, "head"), Cell("  "), outcome, Cell("  "), rest])
     return [*lines, [Cell(cut(failure, width), "bad") if failure else _summary_cell(aligned, width)]]
 
 
@@ -287,13 +294,5 @@ def _rows(pieces: _Toned, width: int) -> Iterator[list[Cell]]:
         line.append((first, tone))
         for start in others:
             whole = "".join(part for part, _ in line)
-            yield from (list(_cut_out(line, *place)) for place in wrap_offsets(whole, width))
+            yield from (list(part_of(line, *place)) for place in wrap_offsets(whole, width))
             line = [(start, tone)]
-
-
-def _cut_out(pieces: _Toned, start: int, stop: int) -> Iterator[Cell]:
-    offset = 0
-    for text, tone in pieces:
-        if part := text[max(start - offset, 0) : max(stop - offset, 0)]:
-            yield Cell(part, tone)
-        offset += len(text)

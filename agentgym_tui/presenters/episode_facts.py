@@ -487,10 +487,10 @@ def _wrapped(line: Line, width: int) -> Iterator[Line]:
         yield [Cell(" " * indent), *part_of(line, indent + start, indent + stop)]
 
 
-def part_of(line: Sequence[Cell], start: int, stop: int) -> Iterator[Cell]:
-    """Yield the part of a line between two offsets in the joined texts of its cells."""
+def part_of(pieces: Sequence[tuple[str, Tone]], start: int, stop: int) -> Iterator[Cell]:
+    """Yield the part of a line between two offsets in its joined texts."""
     offset = 0
-    for cell in line:
-        if offset < stop and offset + len(cell.text) > start:
-            yield cell._replace(text=cell.text[max(start - offset, 0) : stop - offset])
-        offset += len(cell.text)
+    for text, tone in pieces:
+        if part := text[max(start - offset, 0) : max(stop - offset, 0)]:
+            yield Cell(part, tone)
+        offset += len(text)

@@ -32,7 +32,7 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.presenters.status_line import outcome_cell
-from agentgym_tui.safe_text import mask_secrets, masked_line
+from agentgym_tui.safe_text import mask_secrets, masked_line, player_text
 from agentgym_tui.state.episode_list import (
     EpisodeList,
     FoundLog,
@@ -156,10 +156,8 @@ def _unreadable_row(file: UnreadableFile) -> Sequence[Cell]:
 
 
 def _agent_text(episode: ListedEpisode, tags: Sequence[str]) -> str:
-    agent = episode.agent or UNKNOWN
-    agent_and_model = f"{agent} {episode.models}" if episode.models else agent
     mark = f"{FALLBACK_MARK} " if episode.fallback else ""
-    return f"{tag_text(tags)}{' ' * bool(tags)}{mark}{agent_and_model}"
+    return f"{tag_text(tags)}{' ' * bool(tags)}{mark}{player_text(episode.agent or UNKNOWN, episode.models)}"
 
 
 def reward_tone(episode: ListedEpisode) -> Tone:

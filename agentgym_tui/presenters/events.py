@@ -14,7 +14,6 @@ from agentgym_tui.presenters.cells import (
     Column,
     Line,
     Tone,
-    cut,
     cut_middle,
     filter_cells,
     indented_rows,
@@ -26,14 +25,14 @@ from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_count,
     format_per_second,
-    format_percent,
     format_reward,
     format_time,
     pluralize,
+    rate_text,
 )
 from agentgym_tui.presenters.payload import payload_size
 from agentgym_tui.presenters.status_line import LINK_STATES
-from agentgym_tui.safe_text import masked_line
+from agentgym_tui.safe_text import MAX_LINE_CHARS, masked_line, player_text
 from agentgym_tui.sessions.event_reader import EventReader
 from agentgym_tui.state.event_log import (
     ALL_SUBJECTS,
@@ -110,8 +109,10 @@ class EventRows:
             return [at, Cell(""), Cell(f"― {masked_line(entry.text, 300)}", _NOTICE_TONES.get(entry.kind, "warn"))]
         summary = self._summary(entry)
         sequence = Cell("" if entry.sequence is None else str(entry.sequence), "dim")
-        subject = (cut if _LIVE in entry.subject else cut_middle)(entry.subject, SUBJECT_WIDTH)
-        return [at, sequence, Cell(subject, "accent"), Cell(summary.node or UNKNOWN, "dim"), summary.cell]
+        subject = Cell(entry.subject, "accent").cut(SUBJECT_WIDTH)
+        if _LIVE not in entry.subject:
+            subject = Cell(cut_middle(entry.subject, SUBJECT_WIDTH), "accent")
+        return [at, sequence, subject, Cell(summary.node or UNKNOWN, "dim"), summary.cell]
 
     def _summary(self, message: EventMessage) -> MessageSummary:
         if (known := self._summaries.get(message.number)) is None:
@@ -313,7 +314,7 @@ def _summarize_durable(message: EventMessage, node: str) -> MessageSummary:
         case DurableRow(event=event):
             episode_id = event.episode_id if isinstance(event, EpisodeCompleted) else ""
             tone: Tone = "good" if isinstance(event, EpisodeCompleted) and event.success else "plain"
-            cell = Cell(" · ".join(filter(None, _event_parts(event))), tone)
+            cell = Cell(masked_line(" · ".join(filter(None, _event_parts(event))), MAX_LINE_CHARS), tone)
             return MessageSummary(event.node or node, cell, episode_id)
     return MessageSummary(node, _malformed_cell(message), _named_episode(message))
 
@@ -325,7 +326,7 @@ def _event_parts(event: DurableEvent) -> Iterator[str]:
             yield f"{event.env} {event.outcome or success}".strip()
             yield f"reward {format_reward(event.reward)}"
             yield pluralize(event.rounds, "round")
-            yield " ".join(filter(None, (event.agent, join_models(event.model, event.models))))
+            yield player_text(event.agent, join_models(event.model, event.models))
             if event.fallback:
                 yield f"{FALLBACK_MARK} answered by {masked_line(event.fallback, 60)}"
         case BatchCompleted():
@@ -333,7 +334,7 @@ def _event_parts(event: DurableEvent) -> Iterator[str]:
             yield pluralize(event.n_episodes, "episode")
             rate = event.success_rate
             scored = "" if rate is None or event.n_rated is None else f" of {format_count(event.n_rated)}"
-            yield f"success {format_percent(None if rate is None else 100 * rate)}{scored}"
+            yield f"success {rate_text(rate)}{scored}"
             if event.n_errors:
                 yield pluralize(event.n_errors, "error")
             yield f"mean reward {format_reward(event.mean_reward)}"

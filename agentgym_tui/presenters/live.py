@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from agentgym_tui.presenters.cells import (
+    NO_VALUE,
+    SEPARATOR,
     Cell,
     Column,
     Line,
     Tone,
     count_cell,
-    cut,
     environment_text,
     join_parts,
     key_line,
@@ -131,7 +133,7 @@ def _health(env: EnvironmentState) -> Cell:
 
 def _success(env: EnvironmentState) -> Cell:
     if not env.n_rated:
-        return Cell("unscored", "warn") if env.unscored else Cell(UNKNOWN, "dim")
+        return Cell("unscored", "warn") if env.unscored else NO_VALUE
     rate = format_share(env.n_success, env.n_rated)
     if env.baseline is not None:
         return Cell(f"{rate} {masked_line(env.baseline, MAX_AGENT)}", "dim")
@@ -148,7 +150,7 @@ def environments_title(store: RunStore, selected: str, width: int) -> Line:
     note = [Cell(node.profile, "dim") for node in store.nodes.values() if node.profile][:1]
     if env is not None and (detail := env.cause or env.note):
         text = f"{env.name}: {masked_line(detail)}"
-        note = [Cell(cut(text, max(width - line_width(name) - 2, 0)), "warn" if env.cause else "dim")]
+        note = [Cell(text, "warn" if env.cause else "dim").cut(max(width - line_width(name) - 2, 0))]
     return justify(name, note, width)
 
 
@@ -189,7 +191,7 @@ def justify(left: Line, right: Line, width: int) -> Line:
 
 
 def _title(name: str, text: str) -> list[Cell]:
-    return [Cell(name, "head"), *([Cell(" · ", "dim"), Cell(text)] if text else [])]
+    return [Cell(name, "head"), *([SEPARATOR, Cell(text)] if text else [])]
 
 
 def _not_following(key: str) -> list[Cell]:
@@ -218,6 +220,16 @@ def column_chart(values: Sequence[float], width: int, height: int, low: float, h
     below = 8 * (height - 1)
     filled = " " * below + _EIGHTHS + _EIGHTHS[-1] * below
     return ["".join([filled[level + 8 * row] for level in levels]) for row in range(height)]
+
+
+def sparkline(values: Sequence[float | None], width: int, full: float | None = None) -> str:
+    """Return the newest values as ``width`` columns, the newest at the right; a blank where a value was not known."""
+    known = [max(value, 0.0) for value in values[-width:] if value is not None and math.isfinite(value)]
+    if width < 1 or not known:
+        return ""
+    high = max(full or 0.0, *known) or 1.0
+    columns = iter(column_chart(known, len(known), 1, 0.0, high)[0])
+    return "".join(" " if each is None or not math.isfinite(each) else next(columns) for each in values[-width:])
 
 
 def value_range(values: Sequence[float]) -> tuple[float, float]:

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from agentgym_tui.presenters.bottleneck import LIMIT_REACHED, METRICS_S, EndpointUse, Spread, endpoint_use
 from agentgym_tui.presenters.cells import SEPARATOR, Cell, Column, Line, Tone, cut, join_parts, wrap_text
 from agentgym_tui.presenters.episode_facts import endpoint_state
-from agentgym_tui.presenters.live import column_chart, health_label
+from agentgym_tui.presenters.live import health_label, sparkline
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_count,
@@ -23,8 +22,9 @@ from agentgym_tui.presenters.number_format import (
     format_size,
     format_time_left,
     pluralize,
+    rate_text,
 )
-from agentgym_tui.presenters.status_line import LINK_STATES
+from agentgym_tui.presenters.status_line import LINK_STATES, count_losses
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.batches import ENDED, BatchRun
 from agentgym_tui.state.nodes import SERVER_TRENDS, MachineInfo, NodeInfo, Trends, memory_percent
@@ -207,7 +207,7 @@ class MachineRows:
 
 
 def _section_rows(section: Section, width: int) -> Iterator[MachineRow]:
-    yield MachineRow(f"before {section.key}", [Cell("")])
+    yield MachineRow(f"before {section.key}", [])
     yield MachineRow(section.key, [Cell(section.title, "head")])
     if section.empty and not section.items:
         for place, row in enumerate(wrap_text(section.empty, max(width - 4, 20), MAX_ROWS)):
@@ -229,16 +229,6 @@ def _problem_rows(item: Item, problem: Problem, number: int, width: int) -> Iter
             is_start = problem.tone != "dim" and not part and not place
             cell = Cell(f"    {' ' if place else sign} {row}", tone)
             yield MachineRow(f"{item.key} {number}.{part}.{place}", [cell], item, is_start)
-
-
-def sparkline(values: Sequence[float | None], width: int, full: float | None = None) -> str:
-    """Return the newest values as ``width`` columns, the newest at the right; a blank where a value was not known."""
-    known = [max(value, 0.0) for value in values[-width:] if value is not None and math.isfinite(value)]
-    if width < 1 or not known:
-        return ""
-    high = max(full or 0.0, *known) or 1.0
-    columns = iter(column_chart(known, len(known), 1, 0.0, high)[0])
-    return "".join(" " if each is None or not math.isfinite(each) else next(columns) for each in values[-width:])
 
 
 def problems_of(sections: Sequence[Section]) -> list[tuple[Item, Problem]]:
@@ -374,8 +364,9 @@ def _gpus(node: NodeInfo, machine: MachineInfo) -> Iterator[Item]:
     if machine.latest.gpu:
         return
     cause = machine.latest.gpu_cause
+    reported = "no GPU has been reported by" if cause is None else f"{masked_line(cause)} on"
     problems = [_driver_problem(part) for part in (cause or "").split("; ") if part not in ("", *_NO_DRIVERS)]
-    now = Cell(f"no GPU has been reported by {node.name}" if cause is None else f"{cause} on {node.name}", "dim")
+    now = Cell(f"{reported} {node.name}", "dim")
     if any(problem.tone != "dim" for problem in problems):
         now = Cell("! no GPU can be read", "warn")
     elif problems:
@@ -501,8 +492,8 @@ def _server_items(view: MachineView, name: str) -> Iterator[Item]:
         trend = trends["waiting" if waiting else "running"]
         yield _item(f"requests {name}", "  requests", parts, trend, problems=problems)
     if kv_cache is not None:
-        used, hits = format_percent(100 * kv_cache), last.get("prefix_hits")
-        parts = [f"{used} used", "" if hits is None else f"prefix hits {format_percent(100 * hits)}"]
+        used, hits = rate_text(kv_cache), last.get("prefix_hits")
+        parts = [f"{used} used", "" if hits is None else f"prefix hits {rate_text(hits)}"]
         problems = _reached("kv_cache", kv_cache, used, trends["kv_cache"])
         yield _item(f"cache {name}", "  KV cache", parts, trends["kv_cache"], 1.0, problems)
     if (rate := last.get("tokens_per_s")) is not None:
@@ -593,11 +584,12 @@ def held_text(node: NodeInfo) -> str:
 
 
 def _loss_item(store: RunStore) -> Item:
+    n_dropped, n_malformed, n_lost, n_missing = count_losses(store)
     losses = (
-        ("not sent", sum(node.dropped for node in store.nodes.values()), "live item was", "live items were"),
-        ("lost", store.notice_list.n_lost, "message was", "messages were"),
-        ("missing", store.episode_registry.n_missing, "live item is", "live items are"),
-        ("malformed", store.n_malformed, "message is", "messages are"),
+        ("not sent", n_dropped, "live item was", "live items were"),
+        ("lost", n_lost, "message was", "messages were"),
+        ("missing", n_missing, "live item is", "live items are"),
+        ("malformed", n_malformed, "message is", "messages are"),
     )
     problems = [RULES[what].found(f"{pluralize(n, one, many)} {what}") for what, n, one, many in losses if n]
     now = Cell(f"{format_count(store.n_items)} live items received")

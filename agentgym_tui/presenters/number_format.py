@@ -102,8 +102,13 @@ def format_interval(bounds: tuple[float, float] | None) -> str:
     return UNKNOWN if bounds is None else "-".join(map(percent_text, bounds)).replace("%-", "-")
 
 
+def rate_text(rate: float | None) -> str:
+    """Format a rate from 0 to 1 as a percentage."""
+    return format_percent(None if rate is None else 100 * rate)
+
+
 def format_share(part: int, whole: int) -> str:
-    return format_percent(100 * part / whole) if whole > 0 else UNKNOWN
+    return rate_text(part / whole if whole > 0 else None)
 
 
 def progress_bar(share: float, width: int) -> str:

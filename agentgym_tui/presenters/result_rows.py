@@ -29,23 +29,23 @@ from agentgym_tui.presenters.cells import (
 )
 from agentgym_tui.presenters.episode import gpu_parts
 from agentgym_tui.presenters.episode_rows import format_exact
-from agentgym_tui.presenters.live import column_chart
+from agentgym_tui.presenters.live import column_chart, sparkline
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_count,
     format_duration,
     format_interval,
-    format_percent,
     format_reward,
     format_share,
     pluralize,
+    rate_text,
 )
-from agentgym_tui.safe_text import masked_line
+from agentgym_tui.safe_text import mask_secrets, masked_line, player_text
 from agentgym_tui.state.episode_list import exact_terms, model_runs
 from agentgym_tui.state.query import FilteredList, search_text
 from runner.results.clusters import Cluster
 from runner.results.comparison import SIGNIFICANCE, Comparison, PairedTask
-from runner.results.summary import AgentGymMeans, Histogram, ResultRow, Selection
+from runner.results.summary import AgentGymMeans, Histogram, ResultRow, Selection, selection_of
 from runner.results.task_matrix import Attempt, Estimate, TaskGroup
 from runner.types import MIX, SHAPES, GpuUse, Outcome
 
@@ -76,7 +76,7 @@ def result_listing(is_marked: Callable[[ResultRow], bool], currency: Callable[[]
         Field("reward", 6, lambda row: row.score, "number", "mean reward", rank=1,
               cell=lambda row: Cell(format_reward(row.score))),
         Field("last runs", SPARK_WIDTH, lambda row: row.last_rates[-1] if row.last_rates else None, rank=2,
-              cell=lambda row: Cell(sparkline(row.last_rates), "good")),
+              cell=lambda row: Cell(_last_runs(row), "good")),
         Field("rounds", 6, lambda row: row.avg_rounds, "number", "mean number of steps", rank=3,
               cell=lambda row: Cell(_rounds(row))),
         Field("cost", 12, lambda row: row.cost, "number", "sum of the costs", rank=4,
@@ -113,12 +113,8 @@ def model_cell(model: str | None, *, is_baseline: bool = True) -> Cell:
     return Cell(masked_line(model, 80) or UNKNOWN, "warn" if MIX in model else "plain")
 
 
-def rate_text(rate: float | None) -> str:
-    return format_percent(None if rate is None else 100 * rate)
-
-
-def sparkline(rates: list[float]) -> str:
-    return column_chart(rates, SPARK_WIDTH, 1, 0.0, 1.0)[0] if rates else ""
+def _last_runs(row: ResultRow) -> str:
+    return sparkline(row.last_rates, SPARK_WIDTH, 1.0)
 
 
 def data_text(row: ResultRow) -> str:
@@ -127,8 +123,8 @@ def data_text(row: ResultRow) -> str:
     return " ".join(filter(None, (row.shape, row.data_label, mode, row.limits)))
 
 
-def player_text(row: ResultRow) -> str:
-    return f"{row.agent or UNKNOWN} {model_cell(row.model, is_baseline=row.baseline).text}"
+def _player(row: ResultRow) -> str:
+    return player_text(row.agent or UNKNOWN, model_cell(row.model, is_baseline=row.baseline).text)
 
 
 def results_summary(
@@ -140,7 +136,7 @@ def results_summary(
     key: str,
     width: int,
 ) -> Line:
-    compared = f"{marked.env} {player_text(marked)} {marked.batch_id or ''}".rstrip() if marked else ""
+    compared = f"{marked.env} {_player(marked)} {marked.batch_id or ''}".rstrip() if marked else ""
     parts: list[Line] = [
         [Cell(heading, "head")],
         [Cell(pluralize(sum(row.n for row in results.all_rows), "episode"))],
@@ -168,7 +164,7 @@ def result_detail(row: ResultRow, currency: str, width: int) -> list[Line]:
     tokens, data = row.tokens, data_text(row)
     gpu = GpuUse(energy_j=row.energy_j, gpu_s=row.gpu_s, energy_shared=row.energy_shared)
     outcomes: list[Line] = [
-        [Cell(f"{row.env} {player_text(row)}", "head")],
+        [Cell(f"{row.env} {_player(row)}", "head")],
         [Cell(f"batch {row.batch_id}")] if row.batch_id else [],
         [Cell(", ".join(f"{count:,} {outcome}" for outcome, count in row.outcomes.items()))],
         [Cell(f"{row.n_unscored:,} unscored", "warn")] if row.n_unscored else [],
@@ -182,7 +178,7 @@ def result_detail(row: ResultRow, currency: str, width: int) -> list[Line]:
         cost_part(row.cost, currency),
         [Cell(f"answer {format_duration(row.latency_s)}")] if row.latency_s is not None else [],
         *gpu_parts(gpu, " per episode"),
-        [Cell("last runs ", "dim"), Cell(sparkline(row.last_rates), "good")] if row.last_rates else [],
+        [Cell("last runs ", "dim"), Cell(_last_runs(row), "good")] if row.last_rates else [],
     ]
     times = [[Cell(cut(f"time: {row.time_text}", width), "dim")]] if row.time_shares else []
     return [join_parts(outcomes, width), join_parts(usage, width), *times]
@@ -303,7 +299,7 @@ def matrix_heading(row: ResultRow, tasks: FilteredList[TaskGroup], key: str, wid
     zero, truncated = sum(task.zero_variance for task in every), sum(task.all_truncated for task in every)
     return join_parts(
         [
-            [Cell(f"{row.env} {player_text(row)}", "head")],
+            [Cell(f"{row.env} {_player(row)}", "head")],
             [Cell(pluralize(len(every), "task"))],
             match_cells(len(tasks.shown), tasks.query.text, key, width),
             [Cell(pluralize(sum(len(task.attempts) for task in every), "attempt"))],
@@ -416,12 +412,12 @@ def comparison_heading(
 ) -> list[Line]:
     row, baseline = rows
     first: list[Line] = [
-        [Cell(f"{row.env} {player_text(row)}", "head")],
+        [Cell(f"{row.env} {_player(row)}", "head")],
         [Cell(_batches(selections[0]))],
         match_cells(len(tasks.shown), tasks.query.text, key, width),
         sorting_cells(tasks.sorting),
     ]
-    second: list[Line] = [[Cell(f"baseline: {player_text(baseline)}", "head")], [Cell(_batches(selections[1]))]]
+    second: list[Line] = [[Cell(f"baseline: {_player(baseline)}", "head")], [Cell(_batches(selections[1]))]]
     return [join_parts(first, width), join_parts(second, width)]
 
 
@@ -489,7 +485,7 @@ def cluster_heading(clusters: FilteredList[Cluster], query: str, key: str, width
         match_cells(len(clusters.shown), clusters.query.text, key, width),
         sorting_cells(clusters.sorting),
     ]
-    return [join_parts(counts, width), [Cell(f"of {query}" if query else "of all episodes", "dim")]]
+    return [join_parts(counts, width), [Cell(f"of {mask_secrets(query)}" if query else "of all episodes", "dim")]]
 
 
 def cluster_lines(cluster: Cluster | None, width: int) -> list[Line]:
@@ -503,26 +499,11 @@ def cluster_lines(cluster: Cluster | None, width: int) -> list[Line]:
 
 
 def _counts(numbers: dict[str, int]) -> str:
-    return ", ".join(f"{name} {n:,}" for name, n in numbers.items()) or UNKNOWN
+    return ", ".join(f"{masked_line(name)} {n:,}" for name, n in numbers.items()) or UNKNOWN
 
 
 def result_key(row: ResultRow) -> str:
     return repr((row.env, row.data_label, row.mode, row.agent, row.model, row.shape, row.limits, row.batch_id))
-
-
-def selection_of(row: ResultRow) -> Selection:
-    """The selection ignores the case of the environment; see ``same_env``."""
-    return Selection(
-        env=row.env,
-        agent=row.agent,
-        models=row.model,
-        has_model=row.model is not None,
-        data_label=row.data_label,
-        mode=row.mode,
-        shape=row.shape,
-        limits=row.limits,
-        batch=row.batch_id,
-    )
 
 
 def comparable_selections(row: ResultRow, baseline: ResultRow) -> tuple[Selection, Selection]:

@@ -37,8 +37,8 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.presenters.status_line import outcome_cell, time_left
-from agentgym_tui.safe_text import masked_line
-from agentgym_tui.state.batches import ACTIVE, batch_currency
+from agentgym_tui.safe_text import masked_line, player_text
+from agentgym_tui.state.batches import ACTIVE, batch_currency, sum_costs
 from agentgym_tui.state.normalize import as_aware
 from runner.results.statistics import wilson_interval
 from runner.types import Tokens, WorkerCounts
@@ -103,7 +103,7 @@ class RunRows(TextSource):
         return [
             Cell(_name(row, self._store), "head" if row.depth == 0 else "plain"),
             state_cell(row),
-            Cell(f"{_n_done(batches):,}/{f'{n_planned:,}' if n_planned else UNKNOWN}"),
+            Cell(f"{_n_done(batches):,}/{n_planned:,}" if n_planned else f"{_n_done(batches):,}/{UNKNOWN}"),
             Cell(rate),
             count_cell(n_errors, "bad"),
             Cell(_time_left(row, self._store.now())),
@@ -149,7 +149,7 @@ def run_detail(row: RunRow | None, store: RunStore, width: int) -> Line:
 
 def _details(row: RunRow, store: RunStore) -> Iterator[Line]:
     if (episode := row.episode) is not None:
-        yield [Cell(" ".join(filter(None, (episode.agent, episode.models))) or UNKNOWN)]
+        yield [Cell(player_text(episode.agent, episode.models) or UNKNOWN)]
         yield [Cell(f"reward {format_reward(episode.reward)}")]
         yield [Cell(episode.episode_id, "dim")]
         return
@@ -206,7 +206,7 @@ def _name(row: RunRow, store: RunStore) -> str:
 
 def _episode_cells(row: RunRow, episode: Episode, currency: str) -> Line:
     attempt = f", attempt {format_count(episode.attempt)}" if episode.attempt else ""
-    name = f"{'  ' * row.depth + '· task '}{format_count(episode.task_index)}{attempt}"
+    name = f"{'  ' * row.depth}· task {format_count(episode.task_index)}{attempt}"
     outcome = outcome_cell(episode, _STATE_WIDTH)
     if episode.outcome == "truncated" and display_width(outcome.text) > _STATE_WIDTH:
         outcome = Cell("… at limit", outcome.tone)
@@ -215,7 +215,7 @@ def _episode_cells(row: RunRow, episode: Episode, currency: str) -> Line:
         outcome,
         Cell(pluralize(episode.rounds, "step")),
         *[NO_VALUE] * 3,
-        Cell(" ".join(filter(None, (episode.agent, episode.models))) or UNKNOWN),
+        Cell(player_text(episode.agent, episode.models) or UNKNOWN),
         NO_VALUE,
         count_cell(episode.tokens.total),
         cost_cell(episode.cost, episode.currency or currency),
@@ -228,13 +228,12 @@ def _agent(row: RunRow) -> str:
     names = dict.fromkeys((batch.agent, batch.models) for batch in row.batches)
     if len(names) > 1:
         return f"{len(names)} agents or models"
-    return " ".join(filter(None, next(iter(names)))) or UNKNOWN
+    return player_text(*next(iter(names))) or UNKNOWN
 
 
 def _usage(store: RunStore, row: RunRow) -> tuple[int, float | None]:
     usages = [store.usage_of(batch) if batch.status in ACTIVE else (batch.tokens, batch.cost) for batch in row.batches]
-    costs = [cost for _, cost in usages if cost is not None]
-    return sum(tokens.total for tokens, _ in usages if tokens), sum(costs) if costs else None
+    return sum(tokens.total for tokens, _ in usages if tokens), sum_costs(cost for _, cost in usages)
 
 
 def _workers(row: RunRow) -> Cell:
@@ -258,7 +257,8 @@ def summary_listing(store: RunStore) -> Listing[BatchRun]:
               right=True, tone="dim"),
         Field("errors", 6, cell=lambda batch: count_cell(batch.n_errors, "bad"), right=True),
         Field("reward", 7, lambda batch: format_reward(batch.mean_reward), right=True, rank=1),
-        Field("model", 16, cell=lambda batch: Cell(batch.models) if batch.models else NO_VALUE, rank=2),
+        Field("model", 16, rank=2,
+              cell=lambda batch: Cell(player_text(None, batch.models)) if batch.models else NO_VALUE),
         Field("duration", 8, lambda batch: format_duration(batch.duration_s), right=True, rank=3),
         Field("cost", 14, right=True, rank=4,
               cell=lambda batch: cost_cell(store.usage_of(batch)[1], batch_currency([batch], store.currency))),
@@ -311,9 +311,8 @@ def _total_parts(batches: Sequence[BatchRun], store: RunStore) -> Iterator[Line]
     if (seconds := _duration_s(batches)) is not None:
         yield [Cell(format_duration(seconds))]
     usages = [store.usage_of(batch) for batch in batches]
-    costs = [cost for _, cost in usages if cost is not None]
     yield tokens_part(sum((tokens for tokens, _ in usages), Tokens()).total)
-    yield cost_part(sum(costs) if costs else None, batch_currency(batches, store.currency))
+    yield cost_part(sum_costs(cost for _, cost in usages), batch_currency(batches, store.currency))
 
 
 def _n_done(batches: Sequence[BatchRun]) -> int:

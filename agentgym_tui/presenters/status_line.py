@@ -31,7 +31,7 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
     progress_bar,
 )
-from agentgym_tui.safe_text import masked_line
+from agentgym_tui.safe_text import masked_line, player_text
 from agentgym_tui.state.batches import ACTIVE, BatchRun
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.nodes import BusLinkStatus, NodeInfo
@@ -104,7 +104,7 @@ def episode_line(store: RunStore, episode: Episode | None, width: int) -> Line:
     if episode is None:
         return join_parts([[Cell("no episode running", "dim")]], width)
     room = max(width // 3, 8)
-    env = Cell(cut(shorten_environment(episode.env or "?", room), room), "head")
+    env = Cell(shorten_environment(episode.env or "?", room), "head").cut(room)
     n_running = sum(each.is_active for each in store.running_episodes())
     played_s = sum(step.model_s + step.env_s for step in episode.steps)
     elapsed = format_duration(played_s if episode.duration_s is None else episode.duration_s)
@@ -114,7 +114,7 @@ def episode_line(store: RunStore, episode: Episode | None, width: int) -> Line:
         fallback_note(episode),
         [Cell(f"round {format_count(episode.rounds)}")],
         [Cell(f"reward {format_reward(episode.reward)}")],
-        [Cell(_agent_text(episode.agent, episode.models))],
+        [Cell(player_text(episode.agent or "?", episode.models or "(no model)" * bool(episode.agent)))],
         [Cell(f"{format_count(episode.n_missing)} items missing", "warn")] if episode.n_missing else [],
         [Cell(f"{n_running} running", "dim")] if n_running > 1 else [],
         [Cell(elapsed, "dim")] if episode.steps or episode.duration_s is not None else [],
@@ -160,7 +160,7 @@ def progress_line(
         [] if is_incomplete else worker_part,
         tokens_part(spent[0].total if spent else 0),
         cost_part(spent[1] if spent else None, currency),
-        [Cell(_agent_text(batch.agent, batch.models))] if batch.agent else [],
+        [Cell(player_text(batch.agent, batch.models or "(no model)"))] if batch.agent else [],
         [Cell(masked_line(batch.waiting_for, 200), "warn")] if batch.waiting_for and not lost else [],
     ]
     return join_parts(parts, width)
@@ -221,14 +221,21 @@ def _host_parts(store: RunStore) -> list[Line]:
             parts.append(
                 [Cell(f"{(gpu.name or 'GPU')[:40]} {format_percent(gpu.util or 0)} {used:.1f}/{total:.1f} GiB", "dim")]
             )
+    n_dropped, n_malformed, n_lost, n_missing = count_losses(store)
     losses = (
-        (n_dropped := sum(node.dropped for node in store.nodes.values()), f"{format_count(n_dropped)} dropped"),
-        (store.n_malformed, f"{format_count(store.n_malformed)} malformed"),
-        (store.notice_list.n_lost, f"{pluralize(store.notice_list.n_lost, 'message')} lost"),
-        (n_missing := store.episode_registry.n_missing, f"{pluralize(n_missing, 'item')} missing"),
+        (n_dropped, f"{format_count(n_dropped)} dropped"),
+        (n_malformed, f"{format_count(n_malformed)} malformed"),
+        (n_lost, f"{pluralize(n_lost, 'message')} lost"),
+        (n_missing, f"{pluralize(n_missing, 'item')} missing"),
     )
     lost = ", ".join(text for n, text in losses if n)
     return [part for part in (*parts, [Cell(lost, "warn")] if lost else []) if part]
+
+
+def count_losses(store: RunStore) -> tuple[int, int, int, int]:
+    """Count what nodes dropped, malformed messages, lost messages, and missing live items."""
+    n_dropped = sum(node.dropped for node in store.nodes.values())
+    return n_dropped, store.n_malformed, store.notice_list.n_lost, store.episode_registry.n_missing
 
 
 def _model_part(store: RunStore) -> Line:
@@ -278,10 +285,6 @@ def _outcome_reasons(episode: Episode | EpisodeRow) -> Iterator[str]:
     elif episode.outcome == "interrupted":
         is_unknown = is_result_unknown(episode.transport, episode.outcome, unscored=episode.unscored)
         yield ("? unknown" if is_unknown else "‖ interrupted: its batch was stopped, or its process ended")
-
-
-def _agent_text(agent: str, model: str | None) -> str:
-    return f"{agent or '?'} {model or ('(no model)' if agent else '')}".strip()
 
 
 def _time_cell(batch: BatchRun, now: float) -> Cell:

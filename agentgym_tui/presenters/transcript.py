@@ -235,10 +235,12 @@ def content_text(value: object) -> str:
 
 
 def split_thought(text: str) -> tuple[str, str]:
-    """Split a text into thought and action by ``<think>…</think>`` or ``Thought: … Action: …``; else no thought."""
-    head, mark, rest = text.partition("</think>")
-    if mark or head.lstrip().startswith("<think>"):
-        return head.strip().removeprefix("<think>").strip(), rest.strip()
+    """Split a text into thought and action by the marks of reasoning or ``Thought: … Action: …``; else no thought."""
+    from runner.inference.chat_format import split_thinking
+
+    thought, rest = split_thinking(text)
+    if rest != text.strip():
+        return thought, rest
     head, mark, rest = text.rpartition("\nAction:")
     if mark and head.lstrip().startswith("Thought:"):
         return head.strip().removeprefix("Thought:").strip(), rest.strip()
@@ -301,9 +303,8 @@ _VERDICTS: Final[dict[bool | None, tuple[BlockKind, str]]] = {
 def evaluation_blocks(evaluation: Mapping[str, Any] | None, *, running: bool = False) -> list[Block]:
     """Return verdict, reason, event log and further details of an evaluation; None if there is none (yet)."""
     if evaluation is None:
-        return [
-            note_block(f"the {'episode is evaluated when it ends' if running else 'environment gave no evaluation'}")
-        ]
+        why = "the episode is evaluated when it ends" if running else "the environment gave no evaluation"
+        return [note_block(why)]
     success = evaluation.get("success", "")
     if not (success is None or isinstance(success, bool)) or "judge" not in evaluation:
         return [_result_block("evaluation", as_json(evaluation, indent=2))]

@@ -241,25 +241,13 @@ class RunControl:
         hint = f". Press {keymap_of(self._screen.app).key('run.repeat')} to run it again" if is_last else ""
         self._screen.toast(f"{_name(batches)} cancelled{hint}")
 
+    def draw_time_left(self, draw: Callable[[], None]) -> None:
+        """Draw the time left once a second, while a batch runs and its screen is shown."""
+        self._screen.set_interval(TICK_S, partial(self._tick, draw))
 
-class ControlScreen(SessionScreen):
-    """A screen whose actions send commands to the node of the session."""
-
-    def __init__(self, context: ScreenContext) -> None:
-        super().__init__(context)
-        control = RunControl(self, context.commands)
-        self.commands, self.run_command = control.commands, control.send
-        self.pause_or_resume, self.cancel = control.pause_or_resume, control.cancel
-
-    def on_mount(self) -> None:
-        self.set_interval(TICK_S, self._tick)
-
-    def draw_time_left(self) -> None:
-        """Draw the time left again."""
-
-    def _tick(self) -> None:
-        if self.accepts_keys and self.session.store.batch_registry.active() is not None:
-            self.draw_time_left()
+    def _tick(self, draw: Callable[[], None]) -> None:
+        if self._screen.accepts_keys and self._screen.session.store.batch_registry.active() is not None:
+            draw()
 
 
 def _name(batches: Sequence[BatchRun]) -> str:

@@ -27,7 +27,7 @@ from agentgym_tui.presenters.episode import (
 from agentgym_tui.presenters.episode_facts import shares_line
 from agentgym_tui.presenters.payload import pretty_json
 from agentgym_tui.presenters.transcript import JUMPS, Jump, step_to_jump
-from agentgym_tui.safe_text import masked_line, sanitize_message
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ConsoleScreen
 from agentgym_tui.screens.dialogs.curate import edit_tags
 from agentgym_tui.screens.episode_views import STEP, WHOLE, EpisodeTabs
@@ -385,9 +385,9 @@ class EpisodeFile:
             file = await self._load()
             path = await asyncio.to_thread(export_episode, file.episode.episode_id, file.data or b"", Path.cwd())
         except (ExportError, EpisodeLoadError, OSError) as exc:
-            toast(self._app, sanitize_message(f"not exported: {exc}"), failed=True)
+            toast(self._app, f"not exported: {exc}", failed=True)
         else:
-            toast(self._app, sanitize_message(f"exported to {path}"))
+            toast(self._app, f"exported to {path}")
 
     async def _open_outside(self, program: Program) -> None:
         try:
@@ -397,7 +397,7 @@ class EpisodeFile:
             text = await asyncio.to_thread(pretty_json, file.data or b"")
             is_changed = await show_in_program(self._app, command, f"{name}.json", text)
         except (ProgramError, EpisodeLoadError, OSError) as exc:
-            toast(self._app, sanitize_message(f"not opened: {exc}"), failed=True)
+            toast(self._app, f"not opened: {exc}", failed=True)
         else:
             if is_changed:
                 toast(self._app, "your changes were made to a copy and are discarded")

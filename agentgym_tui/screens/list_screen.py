@@ -21,7 +21,7 @@ from agentgym_tui.commands import bindings, keymap_of
 from agentgym_tui.config import MAX_NAME_CHARS, UiState
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line, Listing, ListingRows, query_note, wrap_text
 from agentgym_tui.presenters.episode_rows import reading_progress, unreadable_line
-from agentgym_tui.safe_text import masked_line
+from agentgym_tui.safe_text import mask_secrets, masked_line
 from agentgym_tui.screens.base import DialogFrame, DialogScreen, ScreenContext, SessionScreen
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.library import ResultLibrary
@@ -61,7 +61,7 @@ class QuerySuggester(Suggester):
 
     async def get_suggestion(self, value: str) -> str | None:
         best = self._complete(value).best
-        return best if best.casefold().startswith(value.casefold()) else None
+        return best if best.casefold().startswith(value.casefold()) and mask_secrets(best) == best else None
 
 
 class FilterInput(SearchInput):

@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from agentgym_tui.commands import Registry, keymap_of
 from agentgym_tui.config import UiState
 from agentgym_tui.presenters.bottleneck import present_bottleneck
-from agentgym_tui.presenters.cells import LIST_MARGIN, Cell, Line
+from agentgym_tui.presenters.cells import LIST_MARGIN, SEPARATOR, Cell, Line
 from agentgym_tui.presenters.episode_facts import bottleneck_line, ended_step, step_world_lines, world_at, world_title
 from agentgym_tui.presenters.live import (
     ENV_COLUMNS,
@@ -31,7 +31,7 @@ from agentgym_tui.presenters.run_rows import ended_line
 from agentgym_tui.presenters.status_line import progress_line, status_lines
 from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.safe_text import sanitize_message
-from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ControlScreen, ScreenContext, needs_node
+from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, RunControl, ScreenContext, SessionScreen, needs_node
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.run_commands import MAX_TOAST_CHARS, unfinished_batches
 from agentgym_tui.sessions.session import EpisodeLoadError, load_episode
@@ -52,7 +52,7 @@ SIDE_SHARES: Final = (
     Share("left", "live.wide.left", "width", 20, 80, "-wide"),
     Share("left", "live.narrow.left", "height", 40, 80, "-narrow"),
 )
-_TITLE: Final = (Cell("Live", "head"), Cell(" · ", "dim"))
+_TITLE: Final = (Cell("Live", "head"), SEPARATOR)
 _INDENT: Final = Cell("       ")
 _MAX_REASON_LINES: Final = 3  # status lines that may explain why the node cannot be reached
 
@@ -476,7 +476,7 @@ def _next_episode(store: RunStore, shown: Episode | None) -> Episode | None:
     return shown if shown is not None and shown.running else next(reversed(store.episodes.values()), None)
 
 
-class LiveScreen(ControlScreen):
+class LiveScreen(SessionScreen):
     """The screen that shows a session's node and controls its runs."""
 
     SCOPE = "live"
@@ -487,6 +487,7 @@ class LiveScreen(ControlScreen):
 
     def __init__(self, context: ScreenContext) -> None:
         super().__init__(context)
+        self.control = RunControl(self, context.commands)
         self._picker = EpisodePicker()
         self._episode: Episode | None = None
         self._loaded_id = self._started_id = ""
@@ -500,11 +501,14 @@ class LiveScreen(ControlScreen):
         yield self._progress
         yield KeyBar(self.SCOPE, self.session, first="run")
 
+    def on_mount(self) -> None:
+        self.control.draw_time_left(self.draw_time_left)
+
     def on_resize(self) -> None:
         self._show_status()  # a narrow screen needs more lines
 
     def draw(self, store: RunStore) -> None:
-        if (last := self.commands.last_run) is not None and last.batch_id != self._started_id:
+        if (last := self.control.commands.last_run) is not None and last.batch_id != self._started_id:
             self._started_id = last.batch_id
             self._picker.watch_batch(last.batch_id)  # its first episode is shown once it exists
         self._episode = self._with_steps(self._picker.select_episode(store, following=self._panes.steps.follow))
@@ -553,13 +557,13 @@ class LiveScreen(ControlScreen):
             return
         battery = [each for each in unfinished_batches(self.session.store) if each.battery_id == batch.battery_id]
         if not batch.battery_id or len(battery) < 2:
-            self.cancel([batch])
+            self.control.cancel([batch])
             return
         from agentgym_tui.screens.dialogs.texts import cancel_dialog
 
         def dialog_closed(answer: str | None) -> None:
             if answer in ("batch", "battery"):
-                self.cancel([batch] if answer == "batch" else battery)
+                self.control.cancel([batch] if answer == "batch" else battery)
 
         self.app.push_screen(cancel_dialog(batch, len(battery) - 1), dialog_closed)
 
@@ -569,19 +573,19 @@ class LiveScreen(ControlScreen):
         if (batch := self._batch() or self.session.store.batch_registry.interrupted()) is None:
             self.toast("no batch is running")
         else:
-            self.pause_or_resume(batch.batch_id, [batch])
+            self.control.pause_or_resume(batch.batch_id, [batch])
 
     @needs_node
     def action_step(self) -> None:
         if self._episode is None or not self._episode.running:
             self.toast("no running episode selected")
         else:
-            self.run_command(partial(self.commands.step, self._episode))
+            self.control.send(partial(self.control.commands.step, self._episode))
 
     @needs_node
     def action_start_server(self) -> None:
         if env := self._panes.environments.key:
-            self.run_command(partial(self._change_server, self.commands.control.start_server, env))
+            self.control.send(partial(self._change_server, self.control.commands.control.start_server, env))
 
     @needs_node
     def action_stop_server(self) -> None:
@@ -592,7 +596,7 @@ class LiveScreen(ControlScreen):
 
         def dialog_closed(answer: str | None) -> None:
             if answer == "stop":
-                self.run_command(partial(self._change_server, self.commands.control.stop_server, env))
+                self.control.send(partial(self._change_server, self.control.commands.control.stop_server, env))
 
         if env and running_in(store, env):
             self.app.push_screen(stop_server_dialog(store, env), dialog_closed)

@@ -12,8 +12,7 @@ from textual import events, on
 
 from agentgym_tui.presenters import result_rows
 from agentgym_tui.presenters.cells import COLUMN_GAP, LIST_MARGIN, Line, ListingRows, Tone
-from agentgym_tui.presenters.result_rows import comparable_selections, episodes_filter, result_key, selection_of
-from agentgym_tui.safe_text import sanitize_message
+from agentgym_tui.presenters.result_rows import comparable_selections, episodes_filter, result_key
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.dialogs.texts import EvalReportDialog
 from agentgym_tui.screens.episode import CompareScreen
@@ -28,7 +27,7 @@ from runner.query.syntax import QueryError
 from runner.results.clusters import Cluster, find_clusters
 from runner.results.comparison import Comparison, compare
 from runner.results.evaluation import evaluate
-from runner.results.summary import Histogram, ResultRow, Selection, reward_histogram, summarize_results
+from runner.results.summary import Histogram, ResultRow, Selection, reward_histogram, selection_of, summarize_results
 from runner.results.task_matrix import Estimate, TaskGroup, task_matrices
 
 REWARDS_DELAY_S: Final = 0.05
@@ -82,7 +81,7 @@ class ResultsScreen(ListScreen[ResultRow]):
         try:
             rows = await asyncio.to_thread(lambda: evaluate(library.result_source(), selection))
         except StoreError as exc:
-            self.toast(sanitize_message(str(exc), 300), failed=True)
+            self.toast(str(exc), failed=True)
         else:
             self.app.push_screen(EvalReportDialog(rows))
 
@@ -191,13 +190,12 @@ class MatrixTable(Table):
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
         *before, last = self.visible_columns(self._width - LIST_MARGIN)
-        if offset is not None and offset.y >= self.N_HEADER:
+        if offset is not None and (row := self.row_at(event)) is not None:
             start = 1 + sum(column.width + len(COLUMN_GAP) for column in before)
-            index = self.scroll_offset.y + offset.y - self.N_HEADER
-            n = len(self._tasks.shown[index].attempts) if index < len(self._tasks.shown) else 0
+            n = len(self._tasks.shown[row].attempts)
             number = result_rows.attempt_at(offset.x - start, n, self.attempt, last.width)
             if number is not None:
-                self.move_to(index)
+                self.move_to(row)
                 self._choose(number)
 
     @property

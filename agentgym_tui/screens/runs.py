@@ -12,7 +12,7 @@ from agentgym_tui.commands import RESULTS, keymap_of
 from agentgym_tui.presenters import run_rows
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.number_format import pluralize
-from agentgym_tui.screens.base import TICK_S, RunControl, ScreenContext, needs_node
+from agentgym_tui.screens.base import RunControl, ScreenContext, needs_node
 from agentgym_tui.screens.list_screen import ListScreen, listed
 from agentgym_tui.sessions.run_commands import can_pause, unfinished_batches
 from agentgym_tui.state.batches import BatchRun
@@ -34,11 +34,7 @@ class RunsScreen(ListScreen[BatchRun]):
         self._version = -1
 
     def on_mount(self) -> None:
-        self.set_interval(TICK_S, self._tick)
-
-    def _tick(self) -> None:
-        if self.accepts_keys and self.session.store.batch_registry.active() is not None:
-            self.table.refresh_lines()
+        self.control.draw_time_left(self.table.refresh_lines)
 
     def draw(self, store: RunStore) -> None:
         if self._version != store.version:

@@ -255,5 +255,11 @@ def _describe(batch: BatchRun, item: EpisodeStarted | BatchState | WaitingBatch)
     batch.env, batch.agent, batch.model, batch.battery_id = item.env, item.agent, item.model, item.battery_id
 
 
+def sum_costs(costs: Iterable[float | None]) -> float | None:
+    """Add the costs that are known; None if none is."""
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if known else None
+
+
 def batch_currency(batches: Iterable[BatchRun], default: str) -> str:
     return next((batch.currency for batch in batches if batch.currency), default)

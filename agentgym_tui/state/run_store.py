@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from msgspec.structs import replace
 
-from agentgym_tui.state.batches import ENDED, BatchRegistry, BatchRun, BatchTotals
+from agentgym_tui.state.batches import ENDED, BatchRegistry, BatchRun, BatchTotals, sum_costs
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episodes import EpisodeItem, EpisodeRegistry
 from agentgym_tui.state.nodes import SERVER_TRENDS, BusLink, NodeInfo, NodeRegistry, ProfileDifference, Trends
@@ -191,8 +191,8 @@ class RunStore:
     def usage_of(self, batch: BatchRun) -> tuple[Tokens, float | None]:
         """Add the known steps of running episodes to the node's totals of ended ones; None: no cost is known."""
         counted = [each for each in self.episodes_of(batch.batch_id) if each.running or batch.tokens is None]
-        costs = [cost for cost in (batch.cost, *(each.cost for each in counted)) if cost is not None]
-        return sum((each.tokens for each in counted), batch.tokens or Tokens()), sum(costs) if costs else None
+        cost = sum_costs([batch.cost, *(each.cost for each in counted)])
+        return sum((each.tokens for each in counted), batch.tokens or Tokens()), cost
 
     def run(self, run_id: str) -> list[BatchRun]:
         """Return the batches of a battery, or the batch with this id."""

@@ -120,7 +120,6 @@ class CheckList(LineList):
         super().__init__(CheckRows(names, chosen), id=id)
 
     def on_mount(self) -> None:
-        super().on_mount()
         self.move_to(min(self.chosen, default=0))
 
     def action_check(self) -> None:
@@ -135,8 +134,9 @@ class CheckList(LineList):
         self.refresh()
 
     def on_click(self, event: events.Click) -> None:
-        if event.chain == 1:
-            super().on_click(event)
+        event.prevent_default()  # the second click of two unchecks the row, and chooses nothing
+        if (row := self.row_at(event)) is not None:
+            self.move_to(row)
             self.action_check()
 
 
@@ -284,10 +284,10 @@ class FindBar(Vertical):
         key, n_rows = keymap_of(self.app).key, len(self._rows)
         number = min(bisect_left(self._rows, self._row) + self._number + 1, n_rows)
         count = f"{format_count(number)} of {format_count(n_rows)}" if n_rows else "no line has this"
-        words = f"/{sanitize_line(self._input.value, MAX_SHOWN)}"
+        words = Cell(f"/{self._input.value}", "accent" if n_rows else "bad").cut(MAX_SHOWN)
         hints = {"match.next": "next", "match.previous": "previous", "episode.back": "ends"}
         hint = " · ".join([f"{key(command)} {what}" for command, what in hints.items()])
-        return [join_parts([[Cell(words, "accent" if n_rows else "bad")], [Cell(count)], [Cell(hint, "dim")]], width)]
+        return [join_parts([[words], [Cell(count)], [Cell(hint, "dim")]], width)]
 
 
 def words_expression(words: str) -> re.Pattern[str]:

@@ -504,15 +504,20 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         else:
             self._scroll_into_view(self.cursor)
 
+    def row_at(self, event: events.Click) -> int | None:
+        """Return the clicked line; None for the header, and below the last line."""
+        offset = event.get_content_offset(self)
+        if offset is None or offset.y < self.N_HEADER:
+            return None
+        row = self.scroll_offset.y + offset.y - self.N_HEADER
+        return row if row < len(self.source) else None
+
     def on_click(self, event: events.Click) -> None:
         """Move the cursor to the clicked line; a double click selects it."""
-        offset = event.get_content_offset(self)
-        index = self.scroll_offset.y + offset.y - self.N_HEADER if offset else -1
-        if offset is None or offset.y < self.N_HEADER or index >= self._n_lines:
-            return
-        self.move_to(index)
-        if event.chain == 2:
-            self.action_choose()
+        if (row := self.row_at(event)) is not None:
+            self.move_to(row)
+            if event.chain == 2:
+                self.action_choose()
 
     def action_move(self, by: int) -> None:
         """Move the cursor by ``by`` lines; without a visible cursor, scroll as long as there is more to show."""

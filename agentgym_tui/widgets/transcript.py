@@ -10,7 +10,6 @@ from typing import ClassVar, Final, TypeAlias
 
 from agentgym_tui.presenters.cells import (
     LIST_MARGIN,
-    UNSAFE_BADGE,
     Cell,
     FixedLines,
     FoldedText,
@@ -22,7 +21,7 @@ from agentgym_tui.presenters.cells import (
 from agentgym_tui.presenters.episode_facts import STEP_COLUMNS, SpanRows, StepRows
 from agentgym_tui.presenters.live import reward_lines
 from agentgym_tui.presenters.transcript import Block, BlockKind
-from agentgym_tui.safe_text import sanitize_line, unsafe_excerpt
+from agentgym_tui.safe_text import UNSAFE_MARK, sanitize_line, unsafe_excerpt
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.servers import RewardPoint
 from agentgym_tui.widgets.lists import LineList, Table
@@ -45,6 +44,7 @@ _Row: TypeAlias = "tuple[int, int, int]"
 _HEADING: Final[_Row] = (-1, 0, 0)
 _SPACE: Final[_Row] = (-2, 0, 0)
 _MARK: Final = "■ "
+UNSAFE_BADGE: Final = Cell(f"{UNSAFE_MARK} unsafe bytes", "warn")
 
 
 class BlockRows(FoldedText):
@@ -223,8 +223,8 @@ class Waterfall(LineList):
 
     N_HEADER: ClassVar[int] = 1
 
-    def __init__(self, rows: SpanRows | None = None, *, id: str | None = None) -> None:
-        self._rows = rows or SpanRows(())
+    def __init__(self, *, id: str | None = None) -> None:
+        self._rows = SpanRows(())
         super().__init__(self._rows, id=id)
 
     def show_spans(self, spans: Sequence[Span], *, opened: Collection[int] = ()) -> None:

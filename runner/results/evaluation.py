@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from runner.results.summary import EVERYTHING, ResultRow, ResultSource, Selection, summarize_results
+from runner.results.summary import EVERYTHING, ResultRow, ResultSource, Selection, selection_of, summarize_results
 from runner.store.episode_file import shared_fields
 from runner.types import MIX, Limits, Outcome
 from runner.types.time_shares import percent_text
@@ -89,18 +89,7 @@ class _Played(NamedTuple):
 
 
 def _played(source: ResultSource, selection: Selection, row: ResultRow) -> _Played:
-    own = msgspec.structs.replace(
-        selection,
-        env=row.env,
-        agent=row.agent,
-        models=row.model,
-        has_model=row.model is not None,
-        data_label=row.data_label,
-        mode=row.mode,
-        shape=row.shape,
-        limits=row.limits,
-    )
-    condition, parameters = own.condition()
+    condition, parameters = selection_of(row, selection).condition()
     query = f"SELECT transport, task_index, max(episode_id) FROM episodes WHERE {condition} GROUP BY 1, 2"
     found = source.select(query, parameters)
     transports = sorted({str(transport) for transport, _, _ in found})

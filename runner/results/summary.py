@@ -63,6 +63,21 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         return " AND ".join(_CONDITIONS[name] for name in given) or "TRUE", given
 
 
+def selection_of(row: ResultRow, within: Selection | None = None) -> Selection:
+    """Return the selection of the episodes of a row of ``within``; it ignores the environment's case (``same_env``)."""
+    return msgspec.structs.replace(
+        within or Selection(batch=row.batch_id),
+        env=row.env,
+        agent=row.agent,
+        models=row.model,
+        has_model=row.model is not None,
+        data_label=row.data_label,
+        mode=row.mode,
+        shape=row.shape,
+        limits=row.limits,
+    )
+
+
 _CONDITIONS = {
     "env": "env = :env COLLATE NOCASE",
     "agent": "agent = :agent",

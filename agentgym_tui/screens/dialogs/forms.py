@@ -20,7 +20,7 @@ from textual.widgets import Button, Input
 from agentgym_tui.presenters.cells import LIST_MARGIN, Cell, FixedLines, Line, Tone, wrap_text
 from agentgym_tui.presenters.live import no_environments
 from agentgym_tui.presenters.number_format import pluralize
-from agentgym_tui.safe_text import masked_line, masked_rows
+from agentgym_tui.safe_text import masked_line, masked_rows, player_text
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.node import ControlRequestError, try_own_model
@@ -232,7 +232,7 @@ class RunForm(Form[None]):
 
     def _model_names(self) -> list[str]:
         without_model = self._agents[self._agent.index] in MODELLESS_AGENTS
-        return [NO_MODEL] if without_model else [ANY_MODEL, *self._models]
+        return [NO_MODEL] if without_model else [ANY_MODEL, *map(masked_line, self._models)]
 
     def _parsed(self, *, with_tasks: bool = False) -> Parsed:
         """Return the request; the file with tasks is read only when it is sent."""
@@ -310,7 +310,7 @@ class BatteryPicker(DialogScreen[list[str]]):
         if self._agent.problem:
             rows = wrap_text(masked_rows(self._agent.problem), width, 2)
             return [[Cell("Choose a tier, then an agent.")], *([Cell(row, "warn")] for row in rows)]
-        name = Cell(f"{self._agent.agent} {self._agent.model or ''}".strip(), "head")
+        name = Cell(player_text(self._agent.agent, self._agent.model), "head")
         return [[name, Cell(" runs each environment once, in order.")]]
 
     def _left_out(self, width: int) -> list[Line]:

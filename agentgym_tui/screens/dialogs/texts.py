@@ -15,7 +15,7 @@ from agentgym_tui.commands import commands_of, keymap_of
 from agentgym_tui.presenters.cells import Cell, Line, Tone, cut_start, wrap_text
 from agentgym_tui.presenters.number_format import format_size, format_time, pluralize
 from agentgym_tui.presenters.payload import HexRows
-from agentgym_tui.safe_text import masked_line, sanitize_line
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.services import Message, copy_to_clipboard, messages
 from agentgym_tui.sessions.run_commands import reachable_batches
@@ -253,7 +253,7 @@ def report_lines(rows: Sequence[EvalRow], width: int) -> Iterator[Line]:
     if not rows:
         yield [Cell("No episodes yet", "dim")]
     for row in rows:
-        env, player, n, score, success, interval, rounds, errors, setting = map(sanitize_line, cells(row))
+        env, player, n, score, success, interval, rounds, errors, setting = map(masked_line, cells(row))
         yield [Cell(env, "head"), Cell(f" {player}")]
         numbers = f"n {n} · score {score} · success {success} ({interval}) · {rounds} rounds · {errors} errors"
         differences = f"not comparable with AgentEval: {'; '.join(row.differences)}"

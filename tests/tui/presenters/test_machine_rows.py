@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from agentgym_tui.commands import Keymap
 from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.live import sparkline
 from agentgym_tui.presenters.machine import (
     MAX_NODES,
     MachineRows,
@@ -21,7 +22,6 @@ from agentgym_tui.presenters.machine import (
     machine_heading,
     machine_summary,
     problems_of,
-    sparkline,
 )
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.safe_text import has_unsafe_chars

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym_tui.presenters.cells import line_width
+from agentgym_tui.presenters.live import sparkline
 from agentgym_tui.presenters.number_format import UNKNOWN, format_interval
 from agentgym_tui.presenters.result_rows import (
     CLUSTERS,
@@ -20,7 +21,6 @@ from agentgym_tui.presenters.result_rows import (
     model_cell,
     result_detail,
     result_key,
-    sparkline,
 )
 from runner.results.clusters import Cluster
 from runner.results.comparison import compare
@@ -95,8 +95,8 @@ def test_intervals_are_short(bounds: tuple[float, float] | None, text: str) -> N
 
 
 def test_the_newest_runs_are_at_the_right() -> None:
-    assert sparkline([0.0] * 11 + [1.0]) == "▁" * 9 + "█"
-    assert sparkline([]) == ""
+    assert sparkline([0.0] * 11 + [1.0], 10, 1.0) == "▁" * 9 + "█"
+    assert sparkline([], 10, 1.0) == ""
 
 
 def test_what_a_cluster_quotes_is_safe_in_every_line() -> None:

@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import pytest
 
-from agentgym_tui.presenters.cells import UNSAFE_BADGE, display_width, fit, wrap_offsets
+from agentgym_tui.presenters.cells import display_width, fit, wrap_offsets
 from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.state.episode import StreamingAnswer
-from agentgym_tui.widgets.transcript import BlockRows, Transcript, Waterfall
+from agentgym_tui.widgets.transcript import UNSAFE_BADGE, BlockRows, Transcript, Waterfall
 from runner.events.live import LiveAction
 from tests.support.console.line_views import list_pilot, scroll_top, visible_rows
 from tests.support.console.pilot import wait_until

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -15,7 +16,7 @@ from textual.widget import Widget
 from agentgym_tui.app import Console
 from agentgym_tui.config import UiState
 from agentgym_tui.presenters.live import ENV_COLUMNS
-from agentgym_tui.screens.base import ControlScreen
+from agentgym_tui.screens.base import RunControl
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.live import LIVE_PANES, EpisodePicker, LivePane, LivePanes, LiveScreen
 from agentgym_tui.state.nodes import BusLink
@@ -367,18 +368,18 @@ async def test_a_redraw_that_changes_nothing_repaints_nothing() -> None:
 async def test_the_time_left_passes_only_while_a_batch_is_active(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentgym_tui.screens.base.TICK_S", 0.01)
     drawn, ticks = list[float](), list[float]()
-    draw, tick = LiveScreen.draw_time_left, ControlScreen._tick
+    draw, tick = LiveScreen.draw_time_left, RunControl._tick
 
     def noted_draw(screen: LiveScreen) -> None:
         drawn.append(time.monotonic())
         draw(screen)
 
-    def noted_tick(screen: ControlScreen) -> None:
+    def noted_tick(control: RunControl, draw: Callable[[], None]) -> None:
         ticks.append(time.monotonic())
-        tick(screen)
+        tick(control, draw)
 
     monkeypatch.setattr(LiveScreen, "draw_time_left", noted_draw)
-    monkeypatch.setattr(ControlScreen, "_tick", noted_tick)
+    monkeypatch.setattr(RunControl, "_tick", noted_tick)
     session = FakeSession(empty_store())
     async with Console(session).run_test(size=(120, 40)) as pilot:
         await wait_until(pilot, lambda: len(ticks) > 3, "ticks without a batch")

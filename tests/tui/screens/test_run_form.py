@@ -252,13 +252,16 @@ async def test_the_keys_of_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_clicks_in_the_form() -> None:
-    async with Console(empty_session()).run_test(size=SMALL, notifications=True) as pilot:
+    session = empty_session()
+    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
         await pilot.press("R")
         await pilot.pause()
         envs, agent = pilot.app.screen.query_one(CheckList), pilot.app.screen.query_one("#agent", OptionStepper)
         await pilot.click(CheckList, offset=(5, 2))
         assert envs.chosen == {0, 2}
+        await pilot.click(CheckList, offset=(5, 1), times=2)
+        assert isinstance(pilot.app.screen, RunForm) and session.fake_control.started == []
         await pilot.click("#agent")
         assert agent.index == 1
         await pilot.click("#close")

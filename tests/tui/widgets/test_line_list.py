@@ -9,6 +9,7 @@ from textual import events
 from textual.geometry import Region
 
 from agentgym_tui.presenters.cells import Tone
+from agentgym_tui.widgets.inputs import CheckList
 from agentgym_tui.widgets.lists import CursorType, LineList
 from tests.support.console.line_views import SIZE, NamedRows, list_pilot, numbered_rows, scroll_top, visible_rows
 from tests.support.console.pilot import wait_until
@@ -96,6 +97,27 @@ async def test_enter_and_a_double_click_select() -> None:
         assert app.chosen[1:] == [(2, "line 2")]
         await pilot.click(view, offset=(3, 8))
         assert view.cursor == 2
+
+
+async def test_a_click_in_the_corner_of_a_scrolled_list_selects_the_line_there() -> None:
+    view = LineList(numbered_rows(50))
+    async with list_pilot(view) as (_, pilot):
+        view.move_to(30)
+        await pilot.pause()
+        top = scroll_top(view)
+        await pilot.click(view, offset=(0, 0))
+        assert (view.cursor, scroll_top(view)) == (top, top) and top > 0
+
+
+async def test_a_click_checks_the_row_under_the_pointer_once_and_never_chooses_it() -> None:
+    view = CheckList(["a", "b", "c"], {0}, id="checks")
+    async with list_pilot(view) as (app, pilot):
+        await pilot.click(view, offset=(3, 2))
+        assert (view.chosen, view.cursor) == ({0, 2}, 2)
+        await pilot.click(view, offset=(3, 5))
+        assert (view.chosen, view.cursor) == ({0, 2}, 2)
+        await pilot.click(view, offset=(3, 1), times=2)
+        assert (view.chosen, view.cursor, app.chosen) == ({0, 2}, 1, [])
 
 
 async def test_cursor_and_visible_lines_stay_when_lines_are_inserted_above() -> None:
