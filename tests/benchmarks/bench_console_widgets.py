@@ -20,7 +20,6 @@ from textual.strip import Strip
 
 import agentgym_tui
 from agentgym_tui.presenters.cells import Cell, Column, Line
-from agentgym_tui.presenters.episode_facts import SpanRows
 from agentgym_tui.widgets.lists import TONE_CLASSES, LineList, Table
 from agentgym_tui.widgets.transcript import Waterfall
 from runner.types import Span
@@ -102,6 +101,12 @@ def spans() -> list[Span]:
     return opened[:0:-1] + opened[:1]
 
 
+def waterfall_of(shown: list[Span]) -> Waterfall:
+    waterfall = Waterfall()
+    waterfall.show_spans(shown)
+    return waterfall
+
+
 class DiscardingDriver(HeadlessDriver):
     """Makes the app render its output as for a terminal."""
 
@@ -146,7 +151,7 @@ async def compare(line_list: LineList, n_cells: int) -> Ratio:
 
 def run() -> list[Row]:
     rows = asyncio.run(compare(Table(COLUMNS, Rows(N_ROWS)), 8))
-    waterfall = asyncio.run(compare(Waterfall(SpanRows(spans())), 3))
+    waterfall = asyncio.run(compare(waterfall_of(spans()), 3))
     return [
         Row.of_ratio(f"a jump in a table of {N_ROWS} rows / in a bare list, CPU", rows, at_most=1.5),
         Row.of_ratio(f"a jump in a waterfall of {N_SPANS} spans / in a bare list, CPU", waterfall, at_most=1.5),
