@@ -134,7 +134,7 @@ def _agent_parts(episode: ListedEpisode, currency: str) -> Iterator[Line]:
     if full and full.gpu is not None:
         yield from gpu_parts(full.gpu)
     if episode.mode == "compat":
-        yield [Cell("unscored: compat", "warn")]
+        yield [Cell("unscored: played by AgentGym's rules (compat)", "warn")]
     if episode.unscored:
         is_imported = episode.transport == IMPORTED
         yield [Cell(f"unscored: {'its result is unknown' if is_imported else 'idle play can succeed'}", "warn")]

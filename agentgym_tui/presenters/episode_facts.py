@@ -152,7 +152,7 @@ def phases_text(phases: Phases) -> str:
     about = "about " if phases.about else ""
     answer = (("queue", phases.queue), ("prefill", phases.prefill), ("decode", phases.decode))
     parts = [f"{name} {about}{format_duration(seconds)}" for name, seconds in answer if seconds is not None]
-    unsplit = "before the first token" if parts else "model, not split"
+    unsplit = "before the first token" if parts else "model"
     rest = [(unsplit, phases.unsplit), ("environment", phases.env), ("own", phases.own)]
     before, *after = [f"{name} {format_duration(time)}" if time >= MIN_SHOWN_S else "" for name, time in rest]
     return " · ".join(filter(None, (before, *parts, *after)))

@@ -147,9 +147,9 @@ def _reading_state(reader: EventReader, key: Callable[[str], str]) -> Cell:
     if reader.query.is_history:
         return Cell(f"◂ history{waiting}", "accent")
     if reader.suspended:
-        return Cell("‖ waiting for this screen", "warn")
+        return Cell("‖ not reading while another screen is shown", "warn")
     if not reader.is_reading:
-        return Cell(f"‖ full{waiting}; {key('list.bottom')} continues", "warn")
+        return Cell(f"‖ no room for more{waiting}; {key('list.bottom')} continues", "warn")
     return Cell("● live", "good")
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from agentgym_tui.presenters.bottleneck import LIMIT_REACHED, METRICS_S, EndpointUse, Spread, endpoint_use
@@ -64,6 +64,7 @@ class Problem(NamedTuple):
     tone: Tone = "warn"  # ``bad``: it fails, ``warn``: it is slow or at a limit, ``dim``: a note, which is not counted
     limit: float = 0.0  # the load from which on the rule applies
     is_on_live: bool = False  # whether the first lines of Live already show it in other words
+    idle_step: str = ""  # the next step where no episode runs that could be the cause
 
     @property
     def sign(self) -> str:
@@ -72,11 +73,14 @@ class Problem(NamedTuple):
     def found(self, value: str = "", *, cause: str | None = None, step: str | None = None) -> Problem:
         """Return the problem of this rule with the ``cause``, and perhaps a better step, that a node has reported."""
         reason = f": {masked_line(cause, MAX_CAUSE)}" if cause else ""
-        return self._replace(text=self.text.format(value) + reason, step=masked_line(step or self.step, MAX_CAUSE))
+        found = self._replace(text=self.text.format(value) + reason)
+        return found._replace(step=masked_line(step, MAX_CAUSE), idle_step="") if step else found
 
 
 _FREE_SPACE: Final = "free space on its disk: `agentgym-runner prune` removes old episodes; what waits then continues"
 _LESS_LOAD: Final = "play fewer episodes at once, or add a server to the profile"
+_NOT_OURS: Final = "no episode runs here, so another program is the cause: look for it with `top`"
+_OTHERS_ASK: Final = "no episode runs, so others use this server: wait for them, or look for them in its log"
 _MEND_SERVER: Final = "start the server, or correct its URL in the profile"
 _RECONNECTS: Final = "wait: the console reconnects by itself"
 _COOLING: Final = "check fans and air flow, or lower its power limit (`nvidia-smi -pl WATTS`)"
@@ -87,11 +91,11 @@ RULES: Final[Mapping[str, Problem]] = {
         "it is silent or its process is gone; its files are complete, and its batches can be resumed",
         "start it on its machine", "bad", is_on_live=True),
     "cpu": Problem(
-        "the CPU is at {}: episodes and servers wait for it",
-        "play fewer episodes at once (`concurrency`, `workers`)", limit=95.0),
+        "the CPU is at {}, which slows episodes and servers",
+        "play fewer episodes at once (`concurrency`, `workers`)", limit=95.0, idle_step=_NOT_OURS),
     "ram": Problem(
         "the memory is {} full: the system may kill processes",
-        "use fewer workers, or stop servers that no batch needs", "bad", limit=92.0),
+        "use fewer workers, or stop servers that no batch needs", "bad", limit=92.0, idle_step=_NOT_OURS),
     "disk": Problem("its disk is nearly full: {} are free", _FREE_SPACE, limit=97.0),
     "storage": Problem("episodes cannot be stored", _FREE_SPACE, "bad", is_on_live=True),
     "gpu lost": Problem("it cannot be read", "look for its errors in the kernel log: `dmesg | grep -i xid`", "bad"),
@@ -108,17 +112,18 @@ RULES: Final[Mapping[str, Problem]] = {
     "clocks power supply (power brake)": Problem(_CLOCKS, "check the power supply and its cables"),
     "model down": Problem("it does not answer", _MEND_SERVER, "bad", is_on_live=True),
     "model wrong": Problem("it answers, but cannot be used", _MEND_SERVER, "bad", is_on_live=True),
-    "model slow": Problem("it answers slowly", _LESS_LOAD, is_on_live=True),
+    "model slow": Problem("it answers slowly", _LESS_LOAD, is_on_live=True, idle_step=_OTHERS_ASK),
     "model failed": Problem(
         "the last request failed",
         "agents use the next endpoint; read the log of this server if it fails again", "bad", is_on_live=True),
     "model rests": Problem(
         "agents skip it for {} after a failure", "wait: agents try it again by themselves", is_on_live=True),
-    "queue": Problem("{} in its queue", _LESS_LOAD, limit=1.0),
+    "queue": Problem("{} in its queue", _LESS_LOAD, limit=1.0, idle_step=_OTHERS_ASK),
     "kv_cache": Problem(
         "its KV cache is {} full: requests wait or are computed again",
-        "play fewer episodes at once, or give the server more GPU memory", limit=0.95),
-    "env slow": Problem("its server answers slowly", "play fewer episodes at once, or give its server more CPU"),
+        "play fewer episodes at once, or give the server more GPU memory", limit=0.95, idle_step=_OTHERS_ASK),
+    "env slow": Problem(
+        "its server answers slowly", "play fewer episodes at once, or give its server more CPU", idle_step=_OTHERS_ASK),
     "env wrong": Problem(
         "another server answers at its address", "correct its address in the profile, or stop what listens there",
         "bad"),
@@ -250,7 +255,7 @@ def machine_summary(view: MachineView, width: int) -> Line:
     found = problems_of(machine_sections(view._replace(problems_only=True)))
     if not found or width < 1:
         return []
-    text = f"{found[0][1].sign} {pluralize(len(found), 'problem')} (key {view.key('app.machine')})"
+    text = f"{found[0][1].sign} {pluralize(len(found), 'problem')}, press {view.key('app.machine')}"
     shown = _with_first(text, [each for each in found if not each[1].is_on_live])
     return [Cell(cut(shown, width), found[0][1].tone)]
 
@@ -261,7 +266,21 @@ def _with_first(text: str, found: Sequence[tuple[Item, Problem]]) -> str:
 
 def machine_sections(view: MachineView) -> list[Section]:
     shared = (_model_section, _environment_section, _worker_section, _broker_section)
-    return [*_node_sections(view), *(section(view) for section in shared)]
+    sections = [*_node_sections(view), *(section(view) for section in shared)]
+    playing = {episode.node for episode in view.store.running_episodes() if episode.is_active}
+    return [_advised(section, playing) for section in sections]
+
+
+def _advised(section: Section, playing: Collection[str]) -> Section:
+    """Return the section with the steps that fit where none of the nodes that are ``playing`` causes a load."""
+    kind, _, node = section.key.partition(" ")
+    if node in playing if kind == "node" else playing:
+        return section
+    items = [
+        item._replace(problems=[each._replace(step=each.idle_step or each.step) for each in item.problems])
+        for item in section.items
+    ]
+    return section._replace(items=items)
 
 
 def _item(
@@ -428,7 +447,7 @@ def _endpoint_items(view: MachineView, name: str, endpoint: EndpointState) -> It
     trend = view.store.trends.get("model latency", name)
     latency = trend[-1] if trend else None
     parts = [f"{'●' if answers else '✗'} {endpoint_state(endpoint)}", masked_line(endpoint.model or "", 60)]
-    parts += [f"answers in {format_duration(latency)}"] if latency is not None else []
+    parts += [f"answers in {format_duration(latency)}"] if latency is not None and answers else []
     problems = _endpoint_problems(endpoint)
     yield _item(f"model {name}", masked_line(name, 60), parts, trend, problems=problems, tone=tone)
     if not view.problems_only:
@@ -514,7 +533,8 @@ def _environment_section(view: MachineView) -> Section:
 
 def _environment_item(view: MachineView, env: EnvironmentState) -> Item:
     label, tone = health_label(env.status)
-    latency = f"answers in {format_duration(env.latency_s)}" if env.latency_s is not None else ""
+    answers = env.latency_s is not None and env.status != "down"
+    latency = f"answers in {format_duration(env.latency_s)}" if answers else ""
     parts = [label, env.transport or "", latency, f"{format_count(env.open)} open" if env.open is not None else ""]
     problems = []
     if env.status not in ("up", "embedded"):

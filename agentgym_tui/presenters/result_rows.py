@@ -64,7 +64,7 @@ def result_listing(is_marked: Callable[[ResultRow], bool], currency: Callable[[]
         Field("agent", 8, lambda row: row.agent, "text", "agent"),
         Field("model", None, lambda row: row.model, min_width=9,
               cell=lambda row: model_cell(row.model, is_baseline=row.baseline)),
-        Field("model", 0, lambda row: model_runs(row.model), "text", "model that answered; none for baselines"),
+        Field("model", 0, lambda row: model_runs(row.model), "text", "model that answered; none for a baseline"),
         Field("episodes", 8, lambda row: row.n, "number", "number of episodes",
               cell=lambda row: Cell(format_count(row.n))),
         Field("success", 7, lambda row: row.success_rate, "number", "success rate from 0 to 1",
@@ -389,11 +389,11 @@ COMPARISON: Final = Listing[ComparedTask](
     [
         Field("task", 6, lambda task: task.task_index, "number", "index of the task",
               cell=lambda task: Cell(format_exact(task.task_index))),
-        Field("result", 8, lambda task: task.result, "text", "how the selection did", values=("won", "lost", "tied"),
+        Field("result", 8, lambda task: task.result, "text", "how the selected row did", values=("won", "lost", "tied"),
               cell=lambda task: Cell(*_RESULTS[task.result])),
         Field("success", 8, lambda task: task.pair.rate, "number", "success rate from 0 to 1",
               cell=lambda task: Cell(rate_text(task.pair.rate))),
-        Field("baseline", 8, lambda task: task.pair.baseline_rate, "number", "success rate of the baseline",
+        Field("reference", 9, lambda task: task.pair.baseline_rate, "number", "success rate of the other row",
               cell=lambda task: Cell(rate_text(task.pair.baseline_rate), "dim")),
         Field("difference", 11, lambda task: task.difference, "number", "difference of the rates",
               cell=_difference_cell),
@@ -410,14 +410,14 @@ def comparison_heading(
     key: str,
     width: int,
 ) -> list[Line]:
-    row, baseline = rows
+    row, reference = rows
     first: list[Line] = [
         [Cell(f"{row.env} {_player(row)}", "head")],
         [Cell(_batches(selections[0]))],
         match_cells(len(tasks.shown), tasks.query.text, key, width),
         sorting_cells(tasks.sorting),
     ]
-    second: list[Line] = [[Cell(f"baseline: {_player(baseline)}", "head")], [Cell(_batches(selections[1]))]]
+    second: list[Line] = [[Cell(f"reference: {_player(reference)}", "head")], [Cell(_batches(selections[1]))]]
     return [join_parts(first, width), join_parts(second, width)]
 
 
@@ -426,7 +426,7 @@ def comparison_lines(comparison: Comparison | None, width: int) -> list[Line]:
         return []
     n_won, n_lost = len(comparison.won), len(comparison.lost)
     if not comparison.n_paired:
-        return [[Cell("no task was played by both with an outcome that counts", "warn")]]
+        return [[Cell("no task has a success or failure in both rows: nothing to compare", "warn")]]
     tasks: list[Line] = [
         [Cell(f"▲ {n_won:,} won", "good" if n_won else "dim")],
         [Cell(f"▼ {n_lost:,} lost", "bad" if n_lost else "dim")],
@@ -436,15 +436,15 @@ def comparison_lines(comparison: Comparison | None, width: int) -> list[Line]:
     ]
     rates: list[Line] = [
         [Cell(f"success {rate_text(comparison.success_rate)}")],
-        [Cell(f"baseline {rate_text(comparison.baseline_rate)}")],
+        [Cell(f"reference {rate_text(comparison.baseline_rate)}")],
         [Cell(comparison.shape_note, "warn")] if comparison.shape_note else [],
     ]
     p_value = f"p = {comparison.p_value:.3f}" if comparison.p_value >= 0.001 else "p < 0.001"
     meaning = Cell("the difference may be chance", "dim")
     if comparison.is_worse:
-        meaning = Cell("worse than the baseline by more than chance", "bad")
+        meaning = Cell("worse than the reference by more than chance", "bad")
     elif comparison.p_value <= SIGNIFICANCE:
-        meaning = Cell("better than the baseline by more than chance", "good")
+        meaning = Cell("better than the reference by more than chance", "good")
     verdict: list[Line] = [[Cell(p_value, "head")], [meaning], [Cell("exact sign test", "dim")]]
     return [join_parts(parts, width) for parts in (tasks, rates, verdict)]
 

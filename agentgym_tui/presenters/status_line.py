@@ -63,7 +63,7 @@ LINK_STATES: Final[dict[BusLinkStatus, tuple[str, Tone]]] = {
     "connected": ("● connected", "good"),
     "stalled": ("◐ broker silent", "warn"),
     "disconnected": ("✗ disconnected", "bad"),
-    "failed": ("✗ failed", "bad"),
+    "failed": ("✗ no connection", "bad"),
 }
 
 _MIN_TITLE: Final = 20
@@ -82,16 +82,17 @@ def status_lines(
     directory, ``problem`` is what is wrong with the machine.
     """
     cause, cause_lines = _cause_text(store), list[Line]()
-    if max_cause_lines and display_width(cause) > width - line_width(_link_cells(store, "")) - _GAP:
+    room = width - (_MIN_HOST_WIDTH if width >= ONE_LINE_WIDTH else 0)
+    if max_cause_lines and display_width(cause) > room - line_width(_link_cells(store, "")) - _GAP:
         cause_lines = [[Cell(row, "warn")] for row in wrap_text(cause, width, max_cause_lines)]
         cause = ""
     host = _host_parts(store)
     host[1:1] = [problem] if problem else []
     if width >= ONE_LINE_WIDTH:
-        parts = [*_location_parts(store, title, width - _MIN_HOST_WIDTH, cause), *host]
+        parts = [*_location_parts(store, title, room, cause), *host]
         return [join_parts(parts, width), *cause_lines]
     if not host and store.link.status not in ("none", "failed"):
-        host = [[Cell("no model or host status yet", "dim")]]
+        host = [[Cell("waiting for the first report of the node", "dim")]]
     return [join_parts(_location_parts(store, title, width, cause), width), join_parts(host, width), *cause_lines]
 
 
@@ -119,7 +120,7 @@ def episode_line(store: RunStore, episode: Episode | None, width: int) -> Line:
         [Cell(f"{n_running} running", "dim")] if n_running > 1 else [],
         [Cell(elapsed, "dim")] if episode.steps or episode.duration_s is not None else [],
         cost_part(episode.cost, store.currency),
-        [Cell("compat rules", "warn")] if episode.mode == "compat" else [],
+        [Cell("AgentGym's rules (compat)", "warn")] if episode.mode == "compat" else [],
         [Cell(episode.data_label, "dim")] if episode.data_label else [],
     ]
     return join_parts(parts, width)
@@ -169,6 +170,7 @@ def progress_line(
 def _location_parts(store: RunStore, title: str, width: int, cause: str) -> list[Line]:
     node = _only_node(store)
     title = (node.data_dir if node else "") or title
+    title = "" if title in cause else title  # the cause names the folder
     least = min(len(title), _MIN_TITLE)
     link = _link_cells(store, store.link.address if store.link.status == "connected" and not cause else "")
     if line_width(link) + _GAP + least > width:
@@ -196,7 +198,7 @@ def _node_cells(store: RunStore) -> Line:
     profile: Line = []
     if (difference := store.profile_difference) is not None:
         changed = "its profile" if difference.is_changed else "a variable"
-        profile = [SEPARATOR, Cell("other profile" if difference.is_other else f"{changed} has changed", "warn")]
+        profile = [SEPARATOR, Cell("runs another profile" if difference.is_other else f"{changed} has changed", "warn")]
     return [Cell(f"node {node.name}"), *state, *profile]
 
 
@@ -223,8 +225,8 @@ def _host_parts(store: RunStore) -> list[Line]:
             )
     n_dropped, n_malformed, n_lost, n_missing = count_losses(store)
     losses = (
-        (n_dropped, f"{format_count(n_dropped)} dropped"),
-        (n_malformed, f"{format_count(n_malformed)} malformed"),
+        (n_dropped, f"{pluralize(n_dropped, 'live item')} not sent"),
+        (n_malformed, f"{pluralize(n_malformed, 'malformed message')}"),
         (n_lost, f"{pluralize(n_lost, 'message')} lost"),
         (n_missing, f"{pluralize(n_missing, 'item')} missing"),
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from textual import on
 from textual.app import ComposeResult
 
-from agentgym_tui.commands import bindings
+from agentgym_tui.commands import bindings, keymap_of
 from agentgym_tui.config import UiState
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.episode import (
@@ -489,7 +489,8 @@ def mark_or_compare(screen: ConsoleScreen[Any], session: Session, key: str, ui_s
     if marked and marked != key:
         screen.app.push_screen(CompareScreen(session, (marked, key), ui_state))
     elif marked:
-        screen.toast("no episode is marked any more")
+        screen.toast("the mark is taken back")
     else:
         session.store.marked_episode = key
-        screen.toast(f"{key} is marked: compare it with another one")
+        compare = keymap_of(screen.app).key("episodes.compare")
+        screen.toast(f"{key} is marked; press {compare} on another episode to compare the two")

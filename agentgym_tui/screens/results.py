@@ -98,7 +98,9 @@ class ResultsScreen(ListScreen[ResultRow]):
             self._marked = row if marked is None else None
             self.show_rows()
         elif (row.env, row.data_label, row.mode) != (marked.env, marked.data_label, marked.mode):
-            self.toast("only rows of the same environment, data and mode can be compared", failed=True)
+            self.toast(
+                "only rows of the same environment, data and mode can be compared; mark another one", failed=True
+            )
         else:
             self.app.push_screen(ComparisonScreen(self.context, row, marked))
 
@@ -238,7 +240,7 @@ class TaskMatrixScreen(ListScreen[TaskGroup]):
     def action_compare(self) -> None:
         attempts = task.rated if (task := self.selected) is not None else []
         if len(attempts) < 2:
-            self.toast("a comparison needs two attempts that count")
+            self.toast("this task has fewer than two attempts with a result to compare")
             return
         best, *_, worst = sorted(
             attempts, key=lambda each: (each.success, each.reward is not None, each.reward or 0), reverse=True

@@ -67,6 +67,8 @@ MAX_RETRIES: Final = 10  # repeating is safe, because a request without a respon
 MAX_REPLY_BYTES: Final = 1 << 20  # largest reply that is decoded
 MAX_EPISODE_BYTES: Final = 64 << 20  # largest episode file that is fetched
 
+_OTHER_VERSION: Final = "it may be of another version: restart it with `agentgym-tui launch`"
+
 _ResultT = TypeVar("_ResultT")
 RunCommand: TypeAlias = Literal["cancel", "pause", "resume", "step"]  # for a batch, a battery or an episode
 _NODE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -399,7 +401,7 @@ class NodeControl:
         connection = self._connection()
         if connection is None or not connection.connected:
             hint = "wait for the connection" + f", or press {self._start_key} to start the node" * bool(self._start_key)
-            raise ControlRequestError(f"{op}: not connected to the node", hint)
+            raise ControlRequestError(f"{op}: there is no connection to the node", hint)
         node = self._node(args.episode_id or "" if isinstance(args, EpisodeArgs | AnnotateArgs | TargetArgs) else "")
         if _NODE_NAME.fullmatch(node) is None:  # the name may come from the bus and becomes part of a subject
             raise ControlRequestError(f"{op}: {node!r} is not a valid node name")
@@ -408,7 +410,9 @@ class NodeControl:
         try:
             return msgspec.json.decode(reply, type=result)
         except (ValueError, RecursionError) as exc:
-            raise ControlRequestError(f"{op}: the reply of {node} cannot be decoded") from exc
+            raise ControlRequestError(
+                f"{op}: {node} sent a reply that this console cannot read", _OTHER_VERSION
+            ) from exc
 
     async def _send(self, connection: NatsConnection, node: str, request: ControlRequest) -> bytes:
         from runner.bus.rpc import send_request
@@ -433,14 +437,16 @@ def _checked_result(request: ControlRequest, payload: bytes) -> bytes:
             raise ValueError("too long")
         reply = msgspec.json.decode(payload, type=ControlReply)
     except (ValueError, RecursionError) as exc:
-        raise ControlRequestError(f"{request.op}: the reply cannot be decoded") from exc
+        raise ControlRequestError(
+            f"{request.op}: the node sent a reply that this console cannot read", _OTHER_VERSION
+        ) from exc
     if isinstance(error := reply.error, msgspec.Struct):
         if error.code == "not_running":  # the node's message lists ids
-            raise ControlRequestError(f"{request.op}: not running", code=error.code)
+            raise ControlRequestError(f"{request.op}: it has ended", code=error.code)
         message = f"{request.op}: {error.message.removeprefix(f'{request.op}: ')}"
         raise ControlRequestError(message, error.hint, error.code)
     if reply.id != request.id or not reply.ok or not isinstance(reply.result, msgspec.Raw):
-        raise ControlRequestError(f"{request.op}: the reply does not match the request")
+        raise ControlRequestError(f"{request.op}: the node replied to something else", _OTHER_VERSION)
     return bytes(reply.result)
 
 

@@ -24,7 +24,7 @@ RUN_FIELDS: Final[FieldSet[BatchRun]] = FieldSet(
     ("env", "text", "environment", lambda batch: batch.env),
     ("status", "text", "status of the batch", lambda batch: batch.status),
     ("agent", "text", "agent", lambda batch: batch.agent),
-    ("model", "text", "model that answered; none for baselines", lambda batch: model_runs(batch.models)),
+    ("model", "text", "model that answered; none for a baseline", lambda batch: model_runs(batch.models)),
     ("node", "text", "name of the node", lambda batch: batch.node),
     ("batch", "id", "beginning of its id", lambda batch: batch.batch_id),
     ("battery", "id", "beginning of the id of its battery", lambda batch: batch.battery_id),

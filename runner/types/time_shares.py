@@ -18,7 +18,7 @@ NAMES: Final[Mapping[Cause, str]] = {
     "queue": "queue",
     "prefill": "prefill",
     "decode": "decode",
-    "model": "model, not split",
+    "model": "other model time",
     "environment": "environment",
     "endpoint": "failed requests",
     "own": "own",
@@ -71,10 +71,10 @@ class TimeShares(msgspec.Struct, kw_only=True):
         """Return the shares in words, e.g. ``decode about 61%, environment 30%, own 9%``; empty without any."""
         about = "about " if self.about else ""
         measured = ("environment", "own", "endpoint", "model")
-        parts = [
-            f"{NAMES[cause]} {'' if cause in measured else about}{percent_text(share)}"
-            for cause, share in self.largest_first()
-        ]
+        shares = self.largest_first()
+        has_details = any(cause in ("queue", "prefill", "decode") for cause, _ in shares)
+        names = NAMES if has_details else {**NAMES, "model": "model"}
+        parts = [f"{names[cause]} {'' if cause in measured else about}{percent_text(share)}" for cause, share in shares]
         return ", ".join(parts)
 
 

@@ -262,14 +262,14 @@ def test_a_full_log_that_is_not_followed_names_the_key_to_continue() -> None:
     reader = make_reader(log)
     log.append([RawMessage("a", {}, b"")], START)
     reader.following = False
-    assert "‖ full; G continues" in line_text(events_heading(reader, log, RunStore(), Keymap().key, 200)[0])
+    assert "‖ no room for more; G continues" in line_text(events_heading(reader, log, RunStore(), Keymap().key, 200)[0])
 
 
 def test_a_suspended_reader_is_shown_as_waiting_and_not_as_full() -> None:
     reader = make_reader(log := EventLog())
     reader.suspended = True
     heading = line_text(events_heading(reader, log, RunStore(), Keymap().key, 200)[0])
-    assert "‖ waiting for this screen" in heading
+    assert "‖ not reading while another screen is shown" in heading
     assert "full" not in heading and "live" not in heading
 
 

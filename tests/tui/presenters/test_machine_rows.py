@@ -263,9 +263,36 @@ def test_each_problem_has_a_sentence_and_a_next_step(
     heading = line_text(machine_heading(MachineRows(view_of(store), WIDTH).sections, 300))
     assert "1 problem: " in heading and text in heading
     summary = line_text(machine_summary(view_of(store), 300))
-    assert summary.startswith(f"{sign} 1 problem (key 5)") and (
+    assert summary.startswith(f"{sign} 1 problem, press 5") and (
         f": {name.strip()}: {text}" in summary
     ) is not is_on_live(store)
+
+
+@pytest.mark.parametrize("player", ["", "other", NODE])
+def test_the_next_step_of_a_load_depends_on_who_causes_it(player: str) -> None:
+    store = RunStore()
+    store.apply_events([*([live(started(1), node=player)] if player else [])])
+    busy_host(store, cpu=97.0)
+    health(model_health("vllm", "slow", "4 s"))(store)
+    steps = {name: step for name, _, _, step in problems(store)}
+    assert ("play fewer episodes" in steps["CPU"]) is (player == NODE)
+    assert ("another program is the cause" in steps["CPU"]) is (player != NODE)
+    assert ("play fewer episodes" in steps["vllm"], "others use this server" in steps["vllm"]) == (
+        bool(player),
+        not player,
+    )
+
+
+def test_a_server_that_is_down_has_no_time_of_an_answer() -> None:
+    store = busy_store()
+    health(
+        env_health("WebShop", "down", cause="HTTP 502", transport="http", latency_s=0.006),
+        env_health("Maze", "slow", transport="http", latency_s=6.0),
+        model_health("vllm", "down", "refused", latency_s=0.006, model="qwen"),
+    )(store)
+    shown = texts(store)
+    assert "WebShop ✗ down · http █" in shown and "Maze ◐ slow · http · answers in 6.0 s █" in shown
+    assert next(each for each in shown if each.startswith("vllm")).startswith("vllm ✗ down · qwen")
 
 
 def test_an_environment_that_is_not_installed_is_a_note_and_no_problem() -> None:
@@ -282,9 +309,9 @@ def test_an_environment_that_is_not_installed_is_a_note_and_no_problem() -> None
 def test_live_names_a_problem_only_where_its_other_parts_do_not() -> None:
     store = busy_store()
     health(model_health("vllm", "down", "refused"))(store)
-    assert line_text(machine_summary(view_of(store), 300)) == "✗ 1 problem (key 5)"
+    assert line_text(machine_summary(view_of(store), 300)) == "✗ 1 problem, press 5"
     busy_host(store, cpu=99.0)
-    assert line_text(machine_summary(view_of(store), 300)).startswith("✗ 2 problems (key 5): CPU: the CPU is at 99%")
+    assert line_text(machine_summary(view_of(store), 300)).startswith("✗ 2 problems, press 5: CPU: the CPU is at 99%")
 
 
 def test_a_gpu_has_its_load_power_temperature_memory_and_processes() -> None:

@@ -54,7 +54,7 @@ def test_the_status_line_shows_problems() -> None:
     store.apply_events([live(model_health("ollama", "down", "refused"), dropped=4)])
     shown = line_text(status_line(store, "here", 200))
     assert "model tensorzero up (ollama down)" in shown
-    assert "4 dropped" in shown
+    assert "4 live items not sent" in shown
     store.apply_events([live(started(7), node="other")])
     assert "2 nodes" in line_text(status_line(store, "here", 200))
 
@@ -66,7 +66,7 @@ def test_the_status_line_counts_everything_that_was_lost() -> None:
     assert len(store.notices) < len(gaps)
     store.apply_events([live(started(0), dropped=7), live(token(0, 4), dropped=7), live(token(1, 1), dropped=7)])
     shown = line_text(status_line(store, "here", 200))
-    assert f"7 dropped, {sum(range(300)) + 5:,} messages lost, 4 items missing" in shown
+    assert f"7 live items not sent, {sum(range(300)) + 5:,} messages lost, 4 items missing" in shown
     store.apply_events([live(*(token(0, seq) for seq in (1, 2, 3)), dropped=7)])
     assert "messages lost, 1 item missing" in line_text(status_line(store, "here", 200))
 
@@ -75,7 +75,9 @@ def test_the_status_line_shows_that_nothing_can_be_stored_until_there_is_room() 
     store = busy_store()
     problem = "nothing can be stored in /srv/data: its disk is full (0 KiB are free); 2 batches wait"
     store.apply_events([live(heartbeat(f"{problem}\x1b[2J"))])
-    assert problem in line_text(status_line(store, "here", 200))
+    next(iter(store.nodes.values())).data_dir = "/srv/data"
+    assert problem in (shown := line_text(status_line(store, "here", 200)))
+    assert shown.count("/srv/data") == 1, "the folder is named once"
     assert "nothing can be stored" in "".join(line_texts(status_lines(store, "here", 60, max_cause_lines=3)))
     store.apply_events([live(heartbeat(problem), node="other")])
     assert f"pmoves-4090: {problem}" in line_text(status_line(store, "here", 300))
@@ -229,7 +231,7 @@ def test_the_episode_line_shows_the_watched_episode() -> None:
     shown = line_text(episode_line(store, failed, 120))
     assert "! error: EnvError" in shown
     assert "oracle qwen" in shown
-    assert "compat rules" in shown
+    assert "AgentGym's rules (compat)" in shown
     assert line_text(episode_line(store, None, 120)) == "no episode running"
 
 

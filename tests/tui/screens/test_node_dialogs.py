@@ -30,7 +30,7 @@ async def test_another_profile_is_shown_and_a_restart_is_offered_once() -> None:
         await pilot.press("r", "escape")  # keys of the screen below do not answer
         await wait_for_no_text(pilot, "Restart the node?")
         assert session.n_restarts == 0 and not session.fake_control.started
-        assert "other profile" in screen_text(pilot.app)
+        assert "runs another profile" in screen_text(pilot.app)
         session.store.set_link(BusLink("disconnected", "drawn again"))
         await wait_for_text(pilot, "drawn again")
         assert "Restart the node?" not in screen_text(pilot.app)

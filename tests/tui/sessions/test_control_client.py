@@ -96,7 +96,7 @@ async def test_a_batch_is_started_and_its_episode_fetched(node: NodeProcess) -> 
         assert data == file.read_bytes()
         assert episode_from_bytes(data, file).env == "Wordle"
         assert (await control.fetch_health()).node == node.name
-        with pytest.raises(ControlRequestError, match="cancel: not running") as late:
+        with pytest.raises(ControlRequestError, match="cancel: it has ended") as late:
             await control.command("cancel", batch_id=batch_id)
         assert (batch_id in str(late.value), late.value.hint) == (False, "")
 
@@ -125,7 +125,7 @@ async def test_a_read_only_client_sends_no_commands(node: NodeProcess) -> None:
 
 async def test_a_missing_connection_or_node_is_reported(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentgym_tui.sessions.node.RETRY_INTERVAL_S", 0.01)
-    with pytest.raises(ControlRequestError, match="not connected"):
+    with pytest.raises(ControlRequestError, match="no connection"):
         await NodeControl(lambda: None, lambda _: "n1").fetch_list()
     async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
         with pytest.raises(ControlRequestError, match="node missing does not answer"):
@@ -153,13 +153,13 @@ async def test_an_invalid_node_name_is_rejected(bus: Bus, name: str) -> None:
 )
 async def test_an_invalid_reply_is_rejected(bus: Bus, reply: bytes) -> None:
     async with fake_node(bus, lambda _: reply) as control:
-        with pytest.raises(ControlRequestError, match=r"list: the reply"):
+        with pytest.raises(ControlRequestError, match=r"list: the node (sent|replied)"):
             await control.fetch_list()
 
 
 async def test_a_result_of_another_type_is_rejected(bus: Bus) -> None:
     async with fake_node(bus, lambda request: ok(request, {"batches": 1})) as control:
-        with pytest.raises(ControlRequestError, match="cannot be decoded"):
+        with pytest.raises(ControlRequestError, match="cannot read"):
             await control.fetch_list()
 
 

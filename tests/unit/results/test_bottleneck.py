@@ -106,5 +106,5 @@ def test_shares_are_those_of_the_steps_with_a_split() -> None:
     steps = [step(Phases(model=6.0, decode=5.0, env=3.0, own=1.0)), step(None), step(Phases())]
     shares = time_shares(steps)
     assert (shares.n, shares.total_s, shares.share("environment")) == (2, 10.0, 0.3)
-    assert shares.text() == "decode 50%, environment 30%, model, not split 10%, own 10%"
+    assert shares.text() == "decode 50%, environment 30%, other model time 10%, own 10%"
     assert time_shares([]).text() == ""
