@@ -103,7 +103,7 @@ EXPORT: Final = Requirement(lambda session: session.exporter is not None, LIBRAR
 LOGS: Final = Requirement(
     lambda session: bool(session.logs) or session.has_node_logs,
     lambda session: (
-        "the state directory of the node is not known yet"
+        "the node's logs are not known yet: wait for its first report"
         if session.has_node_logs
         else "no log is open: use `agentgym-tui open FILE.jsonl`"
     ),

@@ -94,7 +94,7 @@ def parse_settings(data: bytes) -> Settings:
     except ConfigError as exc:
         return Settings(problems=(sanitize_line(exc),))
     if not isinstance(document, dict | None):
-        return Settings(problems=("expected keymap:, theme: and notify:",))
+        return Settings(problems=("only keymap:, theme: and notify: are settings",))
     problems: list[str] = []
     sections: dict[str, dict[str, YamlValue]] = {"keymap": {}, "notify": {}}
     for name, value in (document or {}).items():

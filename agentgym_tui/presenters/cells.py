@@ -501,7 +501,7 @@ def query_note(error: QueryError | None, completion: Completion | None, width: i
     offered = [] if completion is None else _offer(completion, width)
     if error is None:
         return offered
-    reason = f"✗ at {error.start + 1}: {masked_line(error, _MAX_ERROR)}"
+    reason = f"✗ at character {error.start + 1}: {masked_line(error, _MAX_ERROR)}"
     rows = wrap_text(reason, width, N_ROWS - 1 if offered else N_ROWS)
     return [*([Cell(row, "bad")] for row in rows), *offered[: N_ROWS - len(rows)]]
 

@@ -130,7 +130,9 @@ def failover_text(failover: Failover) -> str:
 def endpoint_state(endpoint: EndpointState) -> str:
     if endpoint.status in ("down", "wrong") or endpoint.is_answering:
         return endpoint.status
-    return "cooling down" if endpoint.rest_s is not None else "failed" if endpoint.failure is not None else "unknown"
+    return (
+        "cooling down" if endpoint.rest_s is not None else "failed" if endpoint.failure is not None else "not checked"
+    )
 
 
 def tokens_text(tokens: Tokens) -> str:

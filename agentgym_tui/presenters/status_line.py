@@ -57,7 +57,7 @@ ONE_LINE_WIDTH: Final = 143
 NODE_LOST: Final = Cell("✗ node lost", "bad")
 
 LINK_STATES: Final[dict[BusLinkStatus, tuple[str, Tone]]] = {
-    "none": ("no broker", "dim"),
+    "none": ("opened files", "dim"),
     "starting": ("○ node starting", "warn"),
     "connecting": ("○ connecting", "warn"),
     "connected": ("● connected", "good"),
@@ -197,7 +197,7 @@ def _node_cells(store: RunStore) -> Line:
     state = [Cell(" "), NODE_LOST] if node.lost else [Cell(f" {store.node_status(node)}", "dim")] if node.status else []
     profile: Line = []
     if (difference := store.profile_difference) is not None:
-        changed = "its profile" if difference.is_changed else "a variable"
+        changed = "its profile" if difference.is_changed else "a variable of its profile"
         profile = [SEPARATOR, Cell("runs another profile" if difference.is_other else f"{changed} has changed", "warn")]
     return [Cell(f"node {node.name}"), *state, *profile]
 
@@ -209,7 +209,8 @@ def _only_node(store: RunStore) -> NodeInfo | None:
 def _cause_text(store: RunStore) -> str:
     full = [node for node in store.nodes.values() if node.storage and not node.lost]
     name = "{}: {}" if len(store.nodes) > 1 else "{1}"
-    causes = [store.link.cause] if store.link.cause else [name.format(node.name, node.storage) for node in full]
+    cause = store.link.cause if store.link.status != "none" else ""
+    causes = [cause] if cause else [name.format(node.name, node.storage) for node in full]
     return masked_line(" · ".join(causes).replace("\n", " · "), 2_000)
 
 

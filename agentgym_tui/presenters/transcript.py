@@ -142,7 +142,7 @@ def text_block(
         too_many = len(shown) > MAX_TEXT_LINES
         n_hidden = len(text.split("\n", MAX_TEXT_LINES)[-1]) if too_many else max(len(text) - MAX_TEXT, 0)
     if type(full_length) is int:
-        shown = [*shown, f"… clipped in transit, {full_length} characters in all"]
+        shown = [*shown, f"… cut on the way, {full_length} characters in all"]
     elif len(text) > MAX_TEXT:
         shown = [*shown, f"… (+{len(text) - MAX_TEXT} characters, see the JSON)"]
     elif len(shown) > MAX_TEXT_LINES:
@@ -442,7 +442,7 @@ def step_blocks(episode: Episode, step_index: int, *, full: bool = False, with_e
     elif step_index == episode.last_step_index + 1 and (episode.streaming is not None or step_index == 0):
         received = last_message_blocks(observed)
     else:
-        received = [note_block(f"step {step_index} not received")]
+        received = [note_block(f"step {step_index} was not received; the episode file has it")]
     if is_are(episode.env):
         received, played = label_blocks(received, before), label_blocks(played, step)
     is_last = step is None or step is episode.steps[-1]

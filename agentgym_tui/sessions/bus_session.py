@@ -180,7 +180,7 @@ class BusSession(Session):
         except RunnerError as exc:
             self.store.set_link(BusLink("failed", str(exc)))
             return
-        self.title = f"watch {address.display_url}"
+        self.title = "watching only"
 
         def update_link(state: BusState) -> None:
             if (link := link_from_state(state, address.display_url)) is not None:

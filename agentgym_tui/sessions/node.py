@@ -401,7 +401,7 @@ class NodeControl:
         connection = self._connection()
         if connection is None or not connection.connected:
             hint = "wait for the connection" + f", or press {self._start_key} to start the node" * bool(self._start_key)
-            raise ControlRequestError(f"{op}: there is no connection to the node", hint)
+            raise ControlRequestError(f"{op}: not connected to the node", hint)
         node = self._node(args.episode_id or "" if isinstance(args, EpisodeArgs | AnnotateArgs | TargetArgs) else "")
         if _NODE_NAME.fullmatch(node) is None:  # the name may come from the bus and becomes part of a subject
             raise ControlRequestError(f"{op}: {node!r} is not a valid node name")

@@ -157,7 +157,7 @@ async def load_file(session: Session, entry: ListEntry | None, episode_id: str) 
             episode, data = await asyncio.to_thread(library.load, episode_id)
             return LoadedEpisode(episode, data, path=await asyncio.to_thread(library.path, episode_id))
         if session.control is None:
-            raise EpisodeLoadError("no node can supply this episode")
+            raise EpisodeLoadError("no node is connected that has this episode")
         data = await session.control.fetch_episode(episode_id)
         return LoadedEpisode(await asyncio.to_thread(episode_from_bytes, data, Path(f"{episode_id[:40]}.json")), data)
     except StoreError as exc:

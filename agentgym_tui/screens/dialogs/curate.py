@@ -66,7 +66,7 @@ def clean_up(
         with _failure_shown(screen):
             planned = await curation.clean_up(action, episode_ids, dry_run=True)
             if not planned.n_archived + planned.n_deleted:
-                screen.toast("\n".join([f"nothing to {action}", *kept_texts(planned.kept)]), failed=True)
+                screen.toast("\n".join([f"no episode can be {action}d now", *kept_texts(planned.kept)]), failed=True)
             elif screen.is_current:
                 screen.app.push_screen(clean_up_dialog(action, planned), answered)
 

@@ -409,7 +409,7 @@ def files_session(n: int = 3) -> FakeSession:
 def bus_session() -> FakeSession:
     """A watched bus: read-only, without files."""
     session = FakeSession(busy_store(), read_only="watching only: nothing can be started or stopped from here")
-    session.title, session.library = "watch nats://broker:4222", None
+    session.title, session.library = "watching only", None
     session.fake_control.files = {episode_id(0): b'{"schema": 1}'}
     return session
 

@@ -44,7 +44,7 @@ def test_an_own_model_with_a_wrong_key_plays_after_its_key_was_corrected(tmp_pat
             select_environment(terminal, "Wordle")
             terminal.send("r")
             terminal.wait_for(lambda: bool(read_episodes(data_dir)), 60)
-            terminal.wait_until_absent("a variable has changed")
+            terminal.wait_until_absent("a variable of its profile has changed")
             shown = terminal.raw
     (episode,) = read_episodes(data_dir)
     assert (episode["model"], episode["profile"], episode["outcome"]) == ("small", "small", "success")

@@ -55,7 +55,7 @@ def test_an_empty_file_changes_nothing(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("- a", "expected keymap:, theme: and notify:"),
+        ("- a", "only keymap:, theme: and notify: are settings"),
         ("theme: [", "not valid YAML"),
         ("theme: 5", "theme: unknown theme 5"),
         ("keymap: q", "keymap: expected names"),

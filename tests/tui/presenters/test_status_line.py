@@ -94,7 +94,7 @@ def test_the_status_line_shows_that_nothing_can_be_stored_until_there_is_room() 
         ({"status": "down"}, {"status": "up"}, "↷ model ollama up, gateway down", ["gateway"]),
         ({"status": "up", "rest_s": 27.0}, {"status": "up"}, "↷ model ollama up, gateway cooling down", ["gateway"]),
         ({"status": "down"}, {"status": "wrong"}, "✗ model gateway down, ollama wrong", ["gateway", "ollama"]),
-        ({"status": "unknown"}, {"status": "down"}, "✗ model gateway unknown, ollama down", ["gateway", "ollama"]),
+        ({"status": "unknown"}, {"status": "down"}, "✗ model gateway not checked, ollama down", ["gateway", "ollama"]),
     ],
 )
 def test_the_status_shows_which_endpoint_is_in_use(

@@ -124,9 +124,7 @@ def test_texts_clipped_in_transit_show_their_full_length() -> None:
         {**assistant_message("go on"), "full_length": {"content": 70_000}},
     ]
     blocks = step_blocks(episode(steps=[step(0, chats=[chat], action=action)]), 0)
-    lengths = [
-        line.split(", ")[1] for block in blocks for line in block.lines if line.startswith("… clipped in transit")
-    ]
+    lengths = [line.split(", ")[1] for block in blocks for line in block.lines if line.startswith("… cut on the way")]
     assert lengths == ["90000 characters in all", "70000 characters in all", "80000 characters in all"]
     assert [block.lines[0] for block in blocks if block.kind == "action"] == ["go"]
 
@@ -278,7 +276,11 @@ def test_streaming_text_and_errors_follow_only_the_last_step() -> None:
 
 
 def test_a_step_that_was_not_received_is_shown_as_missing() -> None:
-    assert summary(step_blocks(episode(steps=[step(0), step(5)]), 3))[0] == ("note", "step 3 not received", "")
+    assert summary(step_blocks(episode(steps=[step(0), step(5)]), 3))[0] == (
+        "note",
+        "step 3 was not received; the episode file has it",
+        "",
+    )
 
 
 @pytest.mark.parametrize("text", [*ESCAPES, HOSTILE, HUGE, ""])

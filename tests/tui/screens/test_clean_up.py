@@ -121,7 +121,7 @@ async def test_what_cannot_be_done_is_said(session: FakeSession, tmp_path: Path)
         await pilot.press("ctrl+r")
         await wait_for_widget_text(pilot, LIST, "TextCraft")
         await pilot.press("g", "A")
-        await wait_for_text(pilot, "nothing to archive", "1 stays: event not delivered")
+        await wait_for_text(pilot, "no episode can be archived now", "1 stays: event not delivered")
 
 
 async def test_another_console_sees_what_was_deleted(session: FakeSession, tmp_path: Path) -> None:

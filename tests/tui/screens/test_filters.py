@@ -53,10 +53,10 @@ async def test_a_query_selects_rows_and_one_with_an_error_keeps_them() -> None:
         await pilot.press(*"env:maze -agent:oracle")
         await wait_until(pilot, lambda: len(row_keys(app, LIST)) == 1, "the episode")
         filter_of(pilot).insert_text_at_cursor(" roundz>3")
-        await wait_for_widget_text(pilot, NOTE, "✗ at 24: there is no field roundz (did you mean rounds)")
+        await wait_for_widget_text(pilot, NOTE, "✗ at character 24: there is no field roundz (did you mean rounds)")
         assert len(row_keys(app, LIST)) == 1
         await pilot.press("enter")
-        await wait_for_widget_text(pilot, NOTE, "✗ at 24")
+        await wait_for_widget_text(pilot, NOTE, "✗ at character 24")
         assert app.ui_state.filters["episodes"] == "env:maze -agent:oracle"
         assert not app.ui_state.queries
         await wait_until(pilot, lambda: filter_of(pilot).has_focus, "the query is corrected before keys are commands")
@@ -72,7 +72,7 @@ async def test_fields_and_values_are_completed_and_earlier_queries_return() -> N
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("2", "slash", *"mod", "tab")
         assert filter_of(pilot).value == "model:"
-        await wait_for_widget_text(pilot, NOTE, '"a b"', "✗ at 1: model: needs a value")
+        await wait_for_widget_text(pilot, NOTE, '"a b"', "✗ at character 1: model: needs a value")
         await pilot.press(*"a", "tab", "enter")
         assert filter_of(pilot).value == 'model:"a b"'
         await wait_until(pilot, lambda: len(row_keys(app, LIST)) == 1, "the episode")

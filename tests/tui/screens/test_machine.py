@@ -69,7 +69,7 @@ async def test_without_a_problem_the_key_says_so() -> None:
 @pytest.mark.parametrize("width", [80, 120, 200])
 async def test_live_names_the_first_problem_and_the_key(width: int) -> None:
     async with console_app(broken_machine()).run_test(size=(width, 40)) as pilot:
-        await wait_for_text(pilot, "✗ 2 problems (key 5): WebShop: ")
+        await wait_for_text(pilot, "✗ 2 problems, press 5: WebShop: ")
 
 
 async def test_hostile_texts_are_shown_as_bytes() -> None:

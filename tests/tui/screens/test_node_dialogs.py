@@ -49,7 +49,7 @@ async def test_a_changed_key_is_named_without_its_value_and_beside_a_changed_pro
         await wait_for_text(pilot, "LAB_KEY has another value than when the node started", "1 episode running")
         assert "The profile" not in screen_text(pilot.app)
         await pilot.press("escape")
-        await wait_for_text(pilot, "a variable has changed")
+        await wait_for_text(pilot, "a variable of its profile has changed")
         session.store.set_profile_difference(CHANGED._replace(variables=changes))
         await wait_for_text(
             pilot,
@@ -144,7 +144,7 @@ async def test_the_nodes_log_is_opened_at_its_end_and_new_logs_are_added(tmp_pat
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
         await pilot.press("4")
-        await wait_for_text(pilot, "the state directory of")
+        await wait_for_text(pilot, "the node's logs are not known yet")
         (tmp_path / "runner.log").write_text("".join(f"line {n}\n" for n in range(200)))
         session.logs = [LogFile(tmp_path / "runner.log")]
         await pilot.press("4")

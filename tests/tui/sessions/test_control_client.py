@@ -125,7 +125,7 @@ async def test_a_read_only_client_sends_no_commands(node: NodeProcess) -> None:
 
 async def test_a_missing_connection_or_node_is_reported(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentgym_tui.sessions.node.RETRY_INTERVAL_S", 0.01)
-    with pytest.raises(ControlRequestError, match="no connection"):
+    with pytest.raises(ControlRequestError, match="not connected"):
         await NodeControl(lambda: None, lambda _: "n1").fetch_list()
     async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
         with pytest.raises(ControlRequestError, match="node missing does not answer"):

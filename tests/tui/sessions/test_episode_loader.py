@@ -86,7 +86,7 @@ async def test_a_rejected_or_invalid_fetch_is_an_error_with_its_cause() -> None:
     with pytest.raises(EpisodeLoadError, match="no answer\npress N"):
         await load_episode(session, None, episode_id(72))
     session.control = None
-    with pytest.raises(EpisodeLoadError, match="no node can supply"):
+    with pytest.raises(EpisodeLoadError, match="no node is connected"):
         await load_episode(session, None, episode_id(73))
 
 

@@ -84,7 +84,7 @@ def test_live_empty(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
 
 @SIZES
 def test_live_without_a_node(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
-    before = after_keys(texts=("Nothing is running yet", "no broker"))
+    before = after_keys(texts=("Nothing is running yet", "opened files"))
     assert snap_compare(console_app(FakeSession(RunStore())), terminal_size=size, run_before=before)
 
 
