@@ -99,7 +99,7 @@ def _idle(terminal: Terminal) -> Row:
     before, started = _cpu_s(process), time.perf_counter()
     time.sleep(IDLE_S)
     percent = 100 * (_cpu_s(process) - before) / (time.perf_counter() - started)
-    return _row("idle console, connected, all processes, CPU", percent, MAX_IDLE, "{:.2f}%")
+    return Row.bounded("idle console, connected, all processes, CPU", percent, MAX_IDLE, "{:.2f}%")
 
 
 def _cpu_s(process: psutil.Process) -> float:
@@ -136,14 +136,10 @@ def _episodes(terminal: Terminal, ids: Sequence[str]) -> list[Row]:
     megabytes = _peak_mb(terminal.process.pid)
     q1, next_ms, q3 = (seconds * 1e3 for seconds in quartiles(nexts))
     return [
-        _row(f"list of {N_EPISODES:,} episodes, wall", list_s, MAX_LIST_S, "{:.2f} s"),
-        _row(f"the same and {N_NEXT} of them opened, memory", megabytes, MAX_MB, "{:.0f} MB"),
-        _row(f"the next episode ({q1:.0f}-{q3:.0f}), wall", next_ms, MAX_NEXT_MS, "{:.0f} ms"),
+        Row.bounded(f"list of {N_EPISODES:,} episodes, wall", list_s, MAX_LIST_S, "{:.2f} s"),
+        Row.bounded(f"the same and {N_NEXT} of them opened, memory", megabytes, MAX_MB, "{:.0f} MB"),
+        Row.bounded(f"the next episode ({q1:.0f}-{q3:.0f}), wall", next_ms, MAX_NEXT_MS, "{:.0f} ms"),
     ]
-
-
-def _row(name: str, value: float, bound: float, template: str) -> Row:
-    return Row(name, template.format(value), f"<= {template.format(bound)}", value <= bound)
 
 
 def _response_time(terminal: Terminal, key: str, *texts: str) -> float:

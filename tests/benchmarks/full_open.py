@@ -94,12 +94,18 @@ def _folder(folder: Path, n_episodes: int) -> list[Row]:
     usable, first, every = ([each.usable_s for each in new], *zip(*((each[0], each[2]) for each in again), strict=True))
     again_name = f"{name}: opened again"
     return [
-        _row(f"{name}: usable ({_range(usable)}), wall", statistics.median(usable), MAX_USABLE_S, "{:.2f} s"),
+        Row.bounded(f"{name}: usable ({_range(usable)}), wall", statistics.median(usable), MAX_USABLE_S, "{:.2f} s"),
         Row(f"{name}: all read, wall", f"{statistics.median(each.all_s for each in new):.2f} s"),
-        _row(f"{again_name}, first rows ({_range(first)}), wall", statistics.median(first), bounds.first_s, "{:.2f} s"),
+        Row.bounded(
+            f"{again_name}, first rows ({_range(first)}), wall", statistics.median(first), bounds.first_s, "{:.2f} s"
+        ),
         Row(f"{again_name}, usable, wall", f"{statistics.median(each.usable_s for each in again):.2f} s"),
-        _row(f"{again_name}, all rows ({_range(every)}), wall", statistics.median(every), bounds.all_s, "{:.2f} s"),
-        _row(f"{name}: memory at most", max(each.megabytes for each in (*new, *again)), bounds.megabytes, "{:.0f} MB"),
+        Row.bounded(
+            f"{again_name}, all rows ({_range(every)}), wall", statistics.median(every), bounds.all_s, "{:.2f} s"
+        ),
+        Row.bounded(
+            f"{name}: memory at most", max(each.megabytes for each in (*new, *again)), bounds.megabytes, "{:.0f} MB"
+        ),
     ]
 
 
@@ -212,10 +218,6 @@ def _episodes(folder: Path, n_episodes: int) -> Path:
     for episode_id in {new_id() for _ in range(n_episodes - 1)}:
         episode_file.with_stem(episode_id).write_bytes(content.replace(episode_file.stem.encode(), episode_id.encode()))
     return episode_file.parent
-
-
-def _row(name: str, value: float, bound: float, template: str) -> Row:
-    return Row(name, template.format(value), f"<= {template.format(bound)}", value <= bound)
 
 
 def peak_mb(pid: int) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Never, cast
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from agentgym_tui.sessions.event_reader import EventSource
 from agentgym_tui.sessions.file_library import row_table
-from agentgym_tui.sessions.library import Curation, ExportJob, Library, TextSearch, TextSource
+from agentgym_tui.sessions.library import Curation, ExportJob, Library, StateDirLibrary, TextSearch, TextSource
 from agentgym_tui.sessions.node import ControlRequestError, NodeControl, RunCommand
 from agentgym_tui.sessions.session import Session
 from agentgym_tui.sessions.time_ordered_buffer import FeedItem
@@ -28,8 +28,10 @@ from runner.events.control import AnnotateArgs, BatchState, NodeList, ReplayArgs
 from runner.formats.export import Manifest
 from runner.formats.training import Audit
 from runner.node.retention import CleanUpAction, PruneReport
+from runner.publish.outbox import Ack, Outbox
 from runner.query.fields import Lookup
 from runner.results.summary import ResultSource
+from runner.store import EpisodeStore, open_index
 from runner.store.index_schema import EpisodeRow
 from runner.store.text_index import TextIndex
 from runner.subscribe.buffer import RawMessage
@@ -56,6 +58,7 @@ from tests.support.console.samples import (
     row,
     started,
 )
+from tests.support.episodes import newest_rows
 
 
 class FakeControl(NodeControl):
@@ -412,6 +415,20 @@ def bus_session() -> FakeSession:
     session.title, session.library = "watching only", None
     session.fake_control.files = {episode_id(0): b'{"schema": 1}'}
     return session
+
+
+@contextmanager
+def curating_session(data_dir: Path) -> Iterator[FakeSession]:
+    """Yield a session on a state directory, whose episodes are all delivered and may be archived or deleted."""
+    with closing(open_index(EpisodeStore(data_dir))) as index, closing(Outbox(index)) as outbox:
+        index.write_waiting()
+        outbox.collect()
+        outbox.ack("local", [Ack(f"episode:{row.episode_id}", "S", 1) for row in newest_rows(index)])
+    library, session = StateDirLibrary(lambda: data_dir), FakeSession(data_dir=data_dir)
+    session.library = library
+    session.curation = session.exporter = Curation(library.opened)
+    yield session
+    library.close()
 
 
 def watching(session: FakeSession) -> FakeSession:

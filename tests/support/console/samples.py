@@ -205,8 +205,11 @@ def row(n: int = 0, **fields: Any) -> EpisodeRow:  # noqa: ANN401
     return EpisodeRow(**{"episode_id": episode_id(n), "batch_id": batch_id(0), **defaults, **fields})
 
 
-def busy_store(now: FakeClock | None = None) -> RunStore:
-    """Return the store of a node that runs its fourth episode of ten; one has failed."""
+def busy_store(now: FakeClock | None = None, *, has_machine: bool = True) -> RunStore:
+    """Return the store of a node that runs its fourth episode of ten; one has failed.
+
+    ``has_machine``: with a sample of its machine.
+    """
     store = RunStore(now=now or FakeClock())
     store.set_link(BusLink(status="connected", address="127.0.0.1:4222"))
     store.apply_profile(PROFILE)
@@ -218,6 +221,8 @@ def busy_store(now: FakeClock | None = None) -> RunStore:
         [live(*episode_items(0)), live(*episode_items(1)[:-1], failure), live(*episode_items(2), progress())]
     )
     store.apply_events([live(started(3), timestep(3, 0), timestep(3, 1), token(3, 3, "the word may be ", 2))])
+    if not has_machine:
+        store.nodes[NODE].machine = None
     return store
 
 

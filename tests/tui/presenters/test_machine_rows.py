@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -81,11 +82,7 @@ def is_on_live(store: RunStore) -> bool:
 _SECONDS = count(1)
 
 
-def busy_store(clock: FakeClock | None = None) -> RunStore:
-    """Return a busy store that has no sample of the machine."""
-    store = samples.busy_store(clock or FakeClock())
-    store.nodes[NODE].machine = None
-    return store
+busy_store = partial(samples.busy_store, has_machine=False)
 
 
 def busy_host(store: RunStore, cpu: float = 12.0, ram: float = 40.0, n: int = 3) -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
 from agentgym_tui.app import Console
-from agentgym_tui.sessions.library import Curation, StateDirLibrary
-from runner.publish.outbox import Ack, Outbox
-from runner.store import EpisodeStore, open_index
+from agentgym_tui.sessions.library import StateDirLibrary
 from runner.types import Outcome
 from runner.util.files import file_lock
-from tests.support.console.fake_session import FakeSession, files_session
+from tests.support.console.fake_session import FakeSession, curating_session, files_session
 from tests.support.console.pilot import (
     console_pilot,
     toast_text,
@@ -33,16 +30,10 @@ LIST, SUMMARY = "#episodes", "#summary"
 def session(tmp_path: Path) -> Iterator[FakeSession]:
     """A session on a state directory with twelve failed episodes of Maze and three of Wordle, all delivered."""
     failed = {"outcome": Outcome.FAILURE, "success": False}
-    records = record_episodes(tmp_path, 12, env="Maze", end=failed) + record_episodes(tmp_path, 3, env="Wordle")
-    with closing(open_index(EpisodeStore(tmp_path))) as index, closing(Outbox(index)) as outbox:
-        outbox.collect()
-        outbox.ack("local", [Ack(f"episode:{each.episode_id}", "S", 1) for each in records])
-    library = StateDirLibrary(lambda: tmp_path)
-    session = FakeSession(data_dir=tmp_path)
-    session.library = library
-    session.curation = session.exporter = Curation(library.opened)
-    yield session
-    library.close()
+    record_episodes(tmp_path, 12, env="Maze", end=failed)
+    record_episodes(tmp_path, 3, env="Wordle")
+    with curating_session(tmp_path) as session:
+        yield session
 
 
 def stored(session: FakeSession) -> set[str]:

@@ -12,16 +12,15 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from agentgym_tui.sessions.library import Curation, ExportJob, ExportStopped, StateDirLibrary
+from agentgym_tui.sessions.library import ExportJob, ExportStopped, StateDirLibrary
 from runner.events.control import AnnotateArgs
 from runner.formats.format import find_format
 from runner.formats.selection import Candidate
-from runner.publish.outbox import Ack, Outbox
 from runner.store import EpisodeStore, open_index
 from runner.store.notes import Notes
 from runner.types import Action, Outcome
 from runner.types.notes import Note, NoteChange
-from tests.support.console.fake_session import FakeSession
+from tests.support.console.fake_session import FakeSession, curating_session
 from tests.support.console.pilot import (
     console_pilot,
     screen_text,
@@ -44,7 +43,7 @@ PLAYED = (
 
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[FakeSession]:
-    store, ids = EpisodeStore(tmp_path), []
+    store = EpisodeStore(tmp_path)
     with closing(open_index(store)) as index:
         for number, (env, agent, outcome, reward, text) in enumerate(PLAYED):
             recording = RecordedEpisode(store, index, env=env, agent=agent, model=None, task_index=number)
@@ -54,22 +53,15 @@ def session(tmp_path: Path) -> Iterator[FakeSession]:
                 action = Action("go left" if agent == "oracle" else "go right")
                 recording.play(make_step(step, action=action, observation=observation, reward=reward * step))
             recording.end(outcome=outcome, success=outcome is Outcome.SUCCESS)
-            ids.append(recording.header.episode_id)
-        index.write_waiting()
-        with closing(Outbox(index)) as outbox:
-            outbox.collect()
-            outbox.ack("local", [Ack(f"episode:{each}", "S", 1) for each in ids])
-    library, notes, session = StateDirLibrary(lambda: tmp_path), Notes(tmp_path), FakeSession(data_dir=tmp_path)
+    notes = Notes(tmp_path)
 
     async def annotate(args: AnnotateArgs) -> list[Note]:
         change = msgspec.convert(args, NoteChange, from_attributes=True)
         return await asyncio.to_thread(notes.change, args.episode_id, change)
 
-    session.fake_control.annotate = annotate  # type: ignore[method-assign]
-    session.library = library
-    session.curation = session.exporter = Curation(library.opened)
-    yield session
-    library.close()
+    with curating_session(tmp_path) as session:
+        session.fake_control.annotate = annotate  # type: ignore[method-assign]
+        yield session
 
 
 async def show(pilot: Pilot[None], query: str, *texts: str) -> None:

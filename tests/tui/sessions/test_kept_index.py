@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import stat
+from contextlib import closing
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -14,6 +18,7 @@ from agentgym_tui.sessions.file_library import FileLibrary
 from runner.errors import StoreError
 from runner.results.summary import summarize_results
 from runner.store import EpisodeRow
+from runner.util.sqlite import Database
 from tests.support.episodes import record_episodes
 
 
@@ -195,6 +200,32 @@ def test_an_index_that_another_process_deletes_is_made_again(data_dir: Path, tmp
     assert sum(row.n for row in summarize_results(library.result_source())) == n_rows == 4
     assert library.load(library.rows()[0].episode_id)[1]
     library.close()
+
+
+def test_two_consoles_that_open_a_folder_at_once_list_all_of_it(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_library, "FIRST_PART_FILES", 1)
+    monkeypatch.setattr(file_library, "PART_FILES", 1)
+    consoles = [FileLibrary([data_dir], tmp_path / "cache") for _ in range(2)]
+    for _ in zip_longest(*(each.scan() for each in consoles)):  # in turns
+        pass
+    assert consoles[0].rows() == consoles[1].rows() == rows(data_dir, None)
+    for each in consoles:
+        each.close()
+    assert rows(data_dir, tmp_path / "cache") == rows(data_dir, None)
+
+
+def test_a_folder_is_listed_while_another_process_keeps_its_index_locked(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_library, "Database", partial(Database, busy_timeout_s=0.01))
+    first = rows(data_dir, tmp_path / "cache")
+    with closing(sqlite3.connect(index_file(tmp_path / "cache"), isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        record_episodes(data_dir, 1, env="Wordle")
+        assert len(rows(data_dir, tmp_path / "cache")) == len(first) + 1
+    assert len(rows(data_dir, tmp_path / "cache")) == len(first) + 1
 
 
 def test_a_cache_folder_of_another_user_is_not_used(

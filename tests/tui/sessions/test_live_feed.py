@@ -10,8 +10,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig
+from textual import events
 from ulid import ULID
 
+from agentgym_tui.app import Console
 from agentgym_tui.sessions import bus_session
 from agentgym_tui.sessions.bus_session import (
     HISTORY_MARGIN,
@@ -35,7 +37,9 @@ from runner.events.subjects import LIVE_STREAM, LIVE_SUBJECTS, DurableNames, liv
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import BusMessage, Notice
 from runner.subscribe.subscription import Subscription
+from tests.support.console.fake_session import busy_session
 from tests.support.console.live_items import token
+from tests.support.console.pilot import wait_for_text, wait_for_widget_text, wait_until
 from tests.support.episodes import new_id
 from tests.support.nats_server import Bus, NatsServer
 
@@ -125,6 +129,39 @@ async def test_large_messages_reach_the_store_completely(bus: Bus) -> None:
     (episode,) = store.episodes.values()
     assert episode.streaming is not None and episode.streaming.text == "so " * n_messages * 1_000
     assert episode.n_missing == store.n_malformed == 0
+
+
+async def test_a_key_acts_between_the_portions_of_a_flood(bus: Bus) -> None:
+    session, names, n_messages, n_items = busy_session(), DurableNames(), 10, 5_000
+    app, store, has_acted = Console(session), session.store, list[bool]()
+    async with (
+        asyncio.timeout(60),
+        await NatsConnection.open(BusAddress(bus.url), name="test") as connection,
+        app.run_test(size=(80, 24)) as pilot,
+    ):
+        js = connection.client.jetstream()
+        await ensure_streams(js, names.all())
+        for first in range(0, n_messages * n_items, n_items):
+            items: list[LiveItem] = [token(seq=first + n, text="") for n in range(n_items)]
+            batch = LiveBatch(node="n1", boot=BOOT, dropped=0, items=items)
+            await js.publish(live_subject("token", "n1"), encode(batch))
+        await wait_for_text(pilot, "Environments")
+        live, last = app.screen, store.n_items + n_messages * n_items
+
+        def after_portion() -> None:
+            if has_acted:
+                has_acted.append(app.screen is not live)
+            elif store.n_items > last - n_items:  # in the last message
+                app.post_message(events.Key("2", "2"))
+                has_acted.append(False)
+
+        store.on_change = after_portion
+        feed = LiveFeed(store).run(connection, [*names.all(), LIVE_SUBJECTS], timedelta(hours=1), names)
+        flood = asyncio.create_task(feed)
+        await wait_for_widget_text(pilot, "#summary", "episodes")
+        await wait_until(pilot, lambda: store.n_items == last)
+        flood.cancel()
+    assert len(has_acted) > 5 and any(has_acted), "the key has waited for all items"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from runner.errors import StoreError
 from runner.store import EpisodeIndex, EpisodeRow, EpisodeStore, open_index
 from runner.store.index_schema import episode_row
-from runner.types import ErrorInfo, Outcome
+from runner.types import ErrorInfo, Outcome, Phases
 from runner.util import sqlite
 from runner.util.files import file_lock
 from tests.support.episodes import (
@@ -138,6 +138,23 @@ def test_the_row_of_a_played_episode_has_what_its_file_shows(episode_store: Epis
     (row,) = newest_rows(index)
     assert (row.flags, row.failure, row.failed_step) == ("loop,unearned", "loop: move … -> Nothing happens", 0)
     assert row == episode_row(episode_store.load(recording.file))
+
+
+def test_a_row_has_the_seconds_of_its_steps_by_what_they_were_spent_on(
+    episode_store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    recording = RecordedEpisode(episode_store, index)
+    recording.start()
+    known = Phases(queue=0.25, prefill=0.5, decode=1.0, model=2.0, env=0.125, own=0.375)
+    recording.play(make_step(0, endpoint="lab", model_s=2.0, phases=known))
+    failed = Phases(model=1.0, env=0.25, own=0.5, about=True)
+    recording.play(make_step(1, endpoint="spare", warnings=("lab: refused",), model_s=1.0, phases=failed))
+    recording.play(make_step(2, model_s=9.0))
+    recording.end()
+    (row,) = newest_rows(index)
+    assert (row.model_s, row.queue_s, row.prefill_s, row.decode_s, row.unsplit_s) == (3.0, 0.25, 0.5, 1.0, 1.25)
+    assert (row.env_s, row.endpoint_s, row.own_s) == (0.375, 0.5, 0.375)
+    assert (row.times_about, row.fallback) == (True, "spare")
 
 
 def test_an_index_of_another_version_is_read_again_from_the_files(
