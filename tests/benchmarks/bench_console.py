@@ -18,7 +18,7 @@ from runner.batch.workspace import Workspace
 from runner.publish.outbox import LOCAL
 from runner.store import EpisodeStore, open_index
 from runner.types import Limits
-from tests.benchmarks.measure import Row, quartiles, ratio
+from tests.benchmarks.measure import Row, quartiles, ratio, row
 from tests.support.batches import resolved_batch
 from tests.support.episodes import new_id
 from tests.support.node_process import NodeProcess
@@ -99,7 +99,7 @@ def _idle(terminal: Terminal) -> Row:
     before, started = _cpu_s(process), time.perf_counter()
     time.sleep(IDLE_S)
     percent = 100 * (_cpu_s(process) - before) / (time.perf_counter() - started)
-    return Row.bounded("idle console, connected, all processes, CPU", percent, MAX_IDLE, "{:.2f}%")
+    return row("idle console, connected, all processes, CPU", percent, MAX_IDLE, "{:.2f}%")
 
 
 def _cpu_s(process: psutil.Process) -> float:
@@ -136,9 +136,9 @@ def _episodes(terminal: Terminal, ids: Sequence[str]) -> list[Row]:
     megabytes = _peak_mb(terminal.process.pid)
     q1, next_ms, q3 = (seconds * 1e3 for seconds in quartiles(nexts))
     return [
-        Row.bounded(f"list of {N_EPISODES:,} episodes, wall", list_s, MAX_LIST_S, "{:.2f} s"),
-        Row.bounded(f"the same and {N_NEXT} of them opened, memory", megabytes, MAX_MB, "{:.0f} MB"),
-        Row.bounded(f"the next episode ({q1:.0f}-{q3:.0f}), wall", next_ms, MAX_NEXT_MS, "{:.0f} ms"),
+        row(f"list of {N_EPISODES:,} episodes, wall", list_s, MAX_LIST_S, "{:.2f} s"),
+        row(f"the same and {N_NEXT} of them opened, memory", megabytes, MAX_MB, "{:.0f} MB"),
+        row(f"the next episode ({q1:.0f}-{q3:.0f}), wall", next_ms, MAX_NEXT_MS, "{:.0f} ms"),
     ]
 
 

@@ -25,7 +25,7 @@ from tests.benchmarks.console_under_load import (
     run_console,
 )
 from tests.benchmarks.counted_console import ConsoleCounts
-from tests.benchmarks.measure import Row, quartiles
+from tests.benchmarks.measure import Row, quartiles, row
 from tests.benchmarks.synthetic_episodes import ENVS
 
 LIVE, FOREIGN = 50_000, 5_000
@@ -110,7 +110,7 @@ def _live() -> Iterator[Row]:
     lost = sent - counts.n_items
     yield from _rows(name, measured.with_keys(more), MAX_LIVE_KEY_MS)
     yield Row(f"{name}, lost beyond {dropped:,} dropped, of {sent:,}", f"{lost:,}", "0", lost == 0)
-    yield Row.bounded(f"memory after {first.n + measured.sent.n:,} items", megabytes, MAX_MB, "{:.0f} MB")
+    yield row(f"memory after {first.n + measured.sent.n:,} items", megabytes, MAX_MB, "{:.0f} MB")
 
 
 def _fleet(rate: int, screen: str = "live") -> Iterator[Row]:
@@ -138,9 +138,9 @@ def _fleet(rate: int, screen: str = "live") -> Iterator[Row]:
     yield from _rows(name, measured, MAX_LIVE_KEY_MS if is_bounded else None)
     samples = [(at_s, n - first.n) for at_s, n in counts.samples if at_s < ended_s]
     behind_s = _max_behind_s(measured.sent, samples)
-    yield Row.bounded(f"{name}, longest time behind", behind_s, MAX_BEHIND_S if is_bounded else None, "{:.1f} s")
+    yield row(f"{name}, longest time behind", behind_s, MAX_BEHIND_S if is_bounded else None, "{:.1f} s")
     yield _reported_loss(name, sum(sent.n for sent in all_sent), n_stored, counts)
-    yield Row.bounded(f"{name}, memory", megabytes, MAX_MB, "{:.0f} MB")
+    yield row(f"{name}, memory", megabytes, MAX_MB, "{:.0f} MB")
 
 
 def _reported_loss(name: str, n_sent: int, n_stored: int, counts: ConsoleCounts) -> Row:
@@ -266,10 +266,10 @@ def _rows(name: str, measured: Measurement, max_key_ms: tuple[float, float] | No
     parts = sorted(_p99(keys_ms[first : first + size]) for first in range(0, len(keys_ms), size))
     yield Row(f"{name}, published", f"{measured.sent.rate:,.0f}/s")
     max_cpu, max_median_ms, max_p99_ms = (MAX_CPU, *max_key_ms) if max_key_ms else (None,) * 3
-    yield Row.bounded(f"{name}, CPU of all processes ({low:.0f}-{high:.0f})", cpu, max_cpu, "{:.0f}%")
-    yield Row.bounded(f"{name}, key to paint, median ({q1:.1f}-{q3:.1f})", median_ms, max_median_ms, "{:.1f} ms")
+    yield row(f"{name}, CPU of all processes ({low:.0f}-{high:.0f})", cpu, max_cpu, "{:.0f}%")
+    yield row(f"{name}, key to paint, median ({q1:.1f}-{q3:.1f})", median_ms, max_median_ms, "{:.1f} ms")
     p99_name = f"{name}, key to paint, p99 of {len(keys_ms):,} (of its parts {parts[0]:.0f}-{parts[-1]:.0f})"
-    yield Row.bounded(p99_name, _p99(keys_ms), max_p99_ms, "{:.0f} ms")
+    yield row(p99_name, _p99(keys_ms), max_p99_ms, "{:.0f} ms")
     if max_key_ms:
         yield Row(f"{name}, keys", f"{len(keys_ms):,}", f">= {MIN_KEYS:,}", len(keys_ms) >= MIN_KEYS)
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
 from runner.types import Limits
-from tests.benchmarks.measure import PAIRS, Ratio, Row, quartiles, ratio_of
+from tests.benchmarks.measure import PAIRS, Ratio, Row, quartiles, ratio_of, row
 from tests.support.batches import resolved_batch
 from tests.support.command import REPOSITORY
 from tests.support.episodes import new_id
@@ -94,18 +94,12 @@ def _folder(folder: Path, n_episodes: int) -> list[Row]:
     usable, first, every = ([each.usable_s for each in new], *zip(*((each[0], each[2]) for each in again), strict=True))
     again_name = f"{name}: opened again"
     return [
-        Row.bounded(f"{name}: usable ({_range(usable)}), wall", statistics.median(usable), MAX_USABLE_S, "{:.2f} s"),
+        row(f"{name}: usable ({_range(usable)}), wall", statistics.median(usable), MAX_USABLE_S, "{:.2f} s"),
         Row(f"{name}: all read, wall", f"{statistics.median(each.all_s for each in new):.2f} s"),
-        Row.bounded(
-            f"{again_name}, first rows ({_range(first)}), wall", statistics.median(first), bounds.first_s, "{:.2f} s"
-        ),
+        row(f"{again_name}, first rows ({_range(first)}), wall", statistics.median(first), bounds.first_s, "{:.2f} s"),
         Row(f"{again_name}, usable, wall", f"{statistics.median(each.usable_s for each in again):.2f} s"),
-        Row.bounded(
-            f"{again_name}, all rows ({_range(every)}), wall", statistics.median(every), bounds.all_s, "{:.2f} s"
-        ),
-        Row.bounded(
-            f"{name}: memory at most", max(each.megabytes for each in (*new, *again)), bounds.megabytes, "{:.0f} MB"
-        ),
+        row(f"{again_name}, all rows ({_range(every)}), wall", statistics.median(every), bounds.all_s, "{:.2f} s"),
+        row(f"{name}: memory at most", max(each.megabytes for each in (*new, *again)), bounds.megabytes, "{:.0f} MB"),
     ]
 
 

@@ -25,7 +25,7 @@ from runner.store.text_index import FILE_NAME
 from tests.benchmarks import finding_keys
 from tests.benchmarks.full_open import peak_mb
 from tests.benchmarks.full_results import play, store_copies
-from tests.benchmarks.measure import Row, quartiles
+from tests.benchmarks.measure import Row, quartiles, row
 
 N_SEARCHES: Final = 9
 N_FIRST: Final = 20
@@ -72,7 +72,7 @@ def run() -> list[Row]:
             builds_s.append(_build(data_dir))
             rows += [*_rows(data_dir, n_episodes, builds_s[-1]), *finding_keys.rows(data_dir, n_episodes)]
     growth = builds_s[-1] / builds_s[0]
-    return [*rows, Row.bounded("full text of ten times the episodes: building, CPU", growth, MAX_GROWTH, "{:.1f}x")]
+    return [*rows, row("full text of ten times the episodes: building, CPU", growth, MAX_GROWTH, "{:.1f}x")]
 
 
 def _rows(data_dir: Path, n_episodes: int, build_s: float) -> list[Row]:
@@ -83,13 +83,11 @@ def _rows(data_dir: Path, n_episodes: int, build_s: float) -> list[Row]:
     printed = subprocess.run(command, check=True, capture_output=True, timeout=300).stdout
     searched = msgspec.json.decode(printed, type=Searched)
     return [
-        Row.bounded(f"{name}: building, CPU", build_s, bounds.build_s, "{:.1f} s"),
-        Row.bounded(
-            f"{name}: size of the index, {size / 1e6:.0f} MB, relative to the episodes", share, MAX_SHARE, "{:.2f}"
-        ),
+        row(f"{name}: building, CPU", build_s, bounds.build_s, "{:.1f} s"),
+        row(f"{name}: size of the index, {size / 1e6:.0f} MB, relative to the episodes", share, MAX_SHARE, "{:.2f}"),
         _slowest(f"{name}: first lines", searched.first_ms, bounds.first_ms),
         _slowest(f"{name}: whole count", searched.count_ms, bounds.count_ms),
-        Row.bounded(f"{name}: memory of a list and the searches", searched.megabytes, bounds.megabytes, "{:.0f} MB"),
+        row(f"{name}: memory of a list and the searches", searched.megabytes, bounds.megabytes, "{:.0f} MB"),
     ]
 
 
@@ -105,7 +103,7 @@ def _build(data_dir: Path) -> float:
 def _slowest(name: str, times_ms: dict[str, list[float]], bound: float) -> Row:
     query = max(times_ms, key=lambda each: quartiles(times_ms[each])[1])
     low, median, high = quartiles(times_ms[query])
-    return Row.bounded(f"{name}, {query} ({low:.0f}-{high:.0f}), wall", median, bound, "{:.0f} ms")
+    return row(f"{name}, {query} ({low:.0f}-{high:.0f}), wall", median, bound, "{:.0f} ms")
 
 
 def _search(data_dir: Path) -> Searched:

@@ -39,18 +39,17 @@ class Row:
     ok: bool | None = None
 
     @classmethod
-    def bounded(cls, name: str, value: float, bound: float | None, template: str) -> Row:
-        """Return the row of a value, with the share of its bound that it takes."""
-        if bound is None:
-            return cls(name, template.format(value))
-        return cls(
-            name, template.format(value), f"<= {template.format(bound)} ({value / bound:.0%} of it)", value <= bound
-        )
-
-    @classmethod
     def of_ratio(cls, name: str, measured: Ratio, *, at_most: float) -> Row:
         """Return the row of a ratio; the bound applies to the median."""
         return cls(name, str(measured), f"<= {at_most:g}x", measured.median <= at_most)
+
+
+def row(name: str, value: float, bound: float | None, template: str) -> Row:
+    """Return the row of a value, with the share of its bound that it takes."""
+    shown = template.format(value)
+    if bound is None:
+        return Row(name, shown)
+    return Row(name, shown, f"<= {template.format(bound)} ({value / bound:.0%} of it)", value <= bound)
 
 
 def seconds(work: Callable[[], object], clock: Callable[[], float] = time.process_time) -> float:

@@ -66,6 +66,22 @@ async def feeding(
             await task
 
 
+@asynccontextmanager
+async def holding(bus: Bus, *batches: LiveBatch) -> AsyncIterator[NatsConnection]:
+    """Connect to a bus whose stream holds the batches."""
+    async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
+        js = connection.client.jetstream()
+        await ensure_streams(js, DurableNames().all())
+        for batch in batches:
+            await js.publish(live_subject("token", "n1"), encode(batch))
+        yield connection
+
+
+def tokens(first: int, n: int, text: str) -> LiveBatch:
+    items: list[LiveItem] = [token(seq=seq, text=text) for seq in range(first, first + n)]
+    return LiveBatch(node="n1", boot=BOOT, dropped=0, items=items)
+
+
 def started(episode_id: str) -> LiveBatch:
     item = EpisodeStarted(
         at=datetime.now(UTC),
@@ -115,38 +131,23 @@ async def test_each_message_reaches_the_store_once_across_a_restart(nats_server:
 
 async def test_large_messages_reach_the_store_completely(bus: Bus) -> None:
     store, n_messages = RunStore(), 6
-    async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
-        js = connection.client.jetstream()
-        await ensure_streams(js, DurableNames().all())
-        for number in range(n_messages):
-            items: list[LiveItem] = [token(seq=number * 1_000 + n, text="so ") for n in range(1_000)]
-            batch = LiveBatch(node="n1", boot=BOOT, dropped=0, items=items)
-            await js.publish(live_subject("token", "n1"), encode(batch))
-        async with feeding(connection, store) as changed, asyncio.timeout(30):
-            while store.n_items < n_messages * 1_000:
-                changed.clear()
-                await changed.wait()
+    batches = (tokens(1_000 * number, 1_000, "so ") for number in range(n_messages))
+    async with holding(bus, *batches) as connection, feeding(connection, store) as changed, asyncio.timeout(30):
+        while store.n_items < n_messages * 1_000:
+            changed.clear()
+            await changed.wait()
     (episode,) = store.episodes.values()
     assert episode.streaming is not None and episode.streaming.text == "so " * n_messages * 1_000
     assert episode.n_missing == store.n_malformed == 0
 
 
 async def test_a_key_acts_between_the_portions_of_a_flood(bus: Bus) -> None:
-    session, names, n_messages, n_items = busy_session(), DurableNames(), 10, 5_000
+    session, names, n_items = busy_session(), DurableNames(), 5_000
     app, store, has_acted = Console(session), session.store, list[bool]()
-    async with (
-        asyncio.timeout(60),
-        await NatsConnection.open(BusAddress(bus.url), name="test") as connection,
-        app.run_test(size=(80, 24)) as pilot,
-    ):
-        js = connection.client.jetstream()
-        await ensure_streams(js, names.all())
-        for first in range(0, n_messages * n_items, n_items):
-            items: list[LiveItem] = [token(seq=first + n, text="") for n in range(n_items)]
-            batch = LiveBatch(node="n1", boot=BOOT, dropped=0, items=items)
-            await js.publish(live_subject("token", "n1"), encode(batch))
+    flood = (tokens(first, n_items, "") for first in range(0, 10 * n_items, n_items))
+    async with asyncio.timeout(60), holding(bus, *flood) as connection, app.run_test(size=(80, 24)) as pilot:
         await wait_for_text(pilot, "Environments")
-        live, last = app.screen, store.n_items + n_messages * n_items
+        live, last = app.screen, store.n_items + 10 * n_items
 
         def after_portion() -> None:
             if has_acted:
@@ -157,10 +158,10 @@ async def test_a_key_acts_between_the_portions_of_a_flood(bus: Bus) -> None:
 
         store.on_change = after_portion
         feed = LiveFeed(store).run(connection, [*names.all(), LIVE_SUBJECTS], timedelta(hours=1), names)
-        flood = asyncio.create_task(feed)
+        feeding = asyncio.create_task(feed)
         await wait_for_widget_text(pilot, "#summary", "episodes")
         await wait_until(pilot, lambda: store.n_items == last)
-        flood.cancel()
+        feeding.cancel()
     assert len(has_acted) > 5 and any(has_acted), "the key has waited for all items"
 
 
@@ -249,11 +250,7 @@ async def test_decoding_pauses_after_a_slice_of_time_however_small_the_messages_
 
     monkeypatch.setattr(Subscription, "decode", record)
     slices = itertools.count(step=2 * SLICE_S)
-    async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
-        js = connection.client.jetstream()
-        await ensure_streams(js, DurableNames().all())
-        for _ in range(n_messages):
-            await js.publish(live_subject("episode", "n1"), encode(started(new_id())))
+    async with holding(bus, *(started(new_id()) for _ in range(n_messages))) as connection:
         counting = asyncio.create_task(count_turns())
         async with feeding(connection, store, lambda: next(slices)) as changed, asyncio.timeout(20):
             while len(store.episodes) < n_messages:
