@@ -289,11 +289,7 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
         if not task.cancelled():
             failure = task.exception()
         else:
-            failure = (
-                None
-                if task.cancelling()
-                else RuntimeError("the console's connection has ended unexpectedly; start the console again")
-            )
+            failure = None if task.cancelling() else RuntimeError("the link ended by itself; start the console again")
         if failure is not None:
             self.call_later(_fail, failure)
 

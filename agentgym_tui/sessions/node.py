@@ -410,9 +410,7 @@ class NodeControl:
         try:
             return msgspec.json.decode(reply, type=result)
         except (ValueError, RecursionError) as exc:
-            raise ControlRequestError(
-                f"{op}: {node} sent a reply that this console cannot read", _OTHER_VERSION
-            ) from exc
+            raise ControlRequestError(f"{op}: {node} sent an unreadable reply", _OTHER_VERSION) from exc
 
     async def _send(self, connection: NatsConnection, node: str, request: ControlRequest) -> bytes:
         from runner.bus.rpc import send_request
@@ -437,9 +435,7 @@ def _checked_result(request: ControlRequest, payload: bytes) -> bytes:
             raise ValueError("too long")
         reply = msgspec.json.decode(payload, type=ControlReply)
     except (ValueError, RecursionError) as exc:
-        raise ControlRequestError(
-            f"{request.op}: the node sent a reply that this console cannot read", _OTHER_VERSION
-        ) from exc
+        raise ControlRequestError(f"{request.op}: the node sent an unreadable reply", _OTHER_VERSION) from exc
     if isinstance(error := reply.error, msgspec.Struct):
         if error.code == "not_running":  # the node's message lists ids
             raise ControlRequestError(f"{request.op}: it has ended", code=error.code)

@@ -268,16 +268,12 @@ def test_each_problem_has_a_sentence_and_a_next_step(
 @pytest.mark.parametrize("player", ["", "other", NODE])
 def test_the_next_step_of_a_load_depends_on_who_causes_it(player: str) -> None:
     store = RunStore()
-    store.apply_events([*([live(started(1), node=player)] if player else [])])
+    store.apply_events([live(started(1), node=player)] if player else [])
     busy_host(store, cpu=97.0)
     health(model_health("vllm", "slow", "4 s"))(store)
     steps = {name: step for name, _, _, step in problems(store)}
-    assert ("play fewer episodes" in steps["CPU"]) is (player == NODE)
-    assert ("another program is the cause" in steps["CPU"]) is (player != NODE)
-    assert ("play fewer episodes" in steps["vllm"], "others use this server" in steps["vllm"]) == (
-        bool(player),
-        not player,
-    )
+    assert ("another program is the cause" if player != NODE else "play fewer episodes") in steps["CPU"]
+    assert ("play fewer episodes" if player else "others use this server") in steps["vllm"]
 
 
 def test_a_server_that_is_down_has_no_time_of_an_answer() -> None:
@@ -288,8 +284,7 @@ def test_a_server_that_is_down_has_no_time_of_an_answer() -> None:
         model_health("vllm", "down", "refused", latency_s=0.006, model="qwen"),
     )(store)
     shown = texts(store)
-    assert "WebShop ✗ down · http █" in shown and "Maze ◐ slow · http · answers in 6.0 s █" in shown
-    assert next(each for each in shown if each.startswith("vllm")).startswith("vllm ✗ down · qwen")
+    assert {"WebShop ✗ down · http █", "Maze ◐ slow · http · answers in 6.0 s █", "vllm ✗ down · qwen █"} < set(shown)
 
 
 def test_an_environment_that_is_not_installed_is_a_note_and_no_problem() -> None:

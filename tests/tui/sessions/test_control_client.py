@@ -159,7 +159,7 @@ async def test_an_invalid_reply_is_rejected(bus: Bus, reply: bytes) -> None:
 
 async def test_a_result_of_another_type_is_rejected(bus: Bus) -> None:
     async with fake_node(bus, lambda request: ok(request, {"batches": 1})) as control:
-        with pytest.raises(ControlRequestError, match="cannot read"):
+        with pytest.raises(ControlRequestError, match="unreadable"):
             await control.fetch_list()
 
 

@@ -32,11 +32,12 @@ from runner.bus.connection import BusAddress, NatsConnection
 from runner.bus.errors import BusState
 from runner.bus.streams import ensure_streams
 from runner.events.codec import encode
-from runner.events.live import EpisodeStarted, Heartbeat, LiveBatch, LiveItem
+from runner.events.live import Heartbeat, LiveBatch, LiveItem
 from runner.events.subjects import LIVE_STREAM, LIVE_SUBJECTS, DurableNames, live_subject
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import BusMessage, Notice
 from runner.subscribe.subscription import Subscription
+from tests.support.console import live_items
 from tests.support.console.fake_session import busy_session
 from tests.support.console.live_items import token
 from tests.support.console.pilot import wait_for_text, wait_for_widget_text, wait_until
@@ -83,24 +84,8 @@ def tokens(first: int, n: int, text: str) -> LiveBatch:
 
 
 def started(episode_id: str) -> LiveBatch:
-    item = EpisodeStarted(
-        at=datetime.now(UTC),
-        episode_id=episode_id,
-        seq=0,
-        batch_id=new_id(),
-        battery_id=None,
-        env="Wordle",
-        mode="strict",
-        transport="embedded",
-        data_label="",
-        task_index=0,
-        seed=0,
-        attempt=0,
-        agent="oracle",
-        model=None,
-        profile="p",
-    )
-    return LiveBatch(node="n1", boot=BOOT, dropped=0, items=[item, Heartbeat(at=datetime.now(UTC))])
+    items: list[LiveItem] = [live_items.started(0, episode_id=episode_id), Heartbeat(at=datetime.now(UTC))]
+    return LiveBatch(node="n1", boot=BOOT, dropped=0, items=items)
 
 
 async def test_each_message_reaches_the_store_once_across_a_restart(nats_server: NatsServer) -> None:
