@@ -393,7 +393,7 @@ COMPARISON: Final = Listing[ComparedTask](
               cell=lambda task: Cell(*_RESULTS[task.result])),
         Field("success", 8, lambda task: task.pair.rate, "number", "success rate from 0 to 1",
               cell=lambda task: Cell(rate_text(task.pair.rate))),
-        Field("reference", 9, lambda task: task.pair.baseline_rate, "number", "success rate of the other row",
+        Field("against", 8, lambda task: task.pair.baseline_rate, "number", "success rate of the other row",
               cell=lambda task: Cell(rate_text(task.pair.baseline_rate), "dim")),
         Field("difference", 11, lambda task: task.difference, "number", "difference of the rates",
               cell=_difference_cell),
@@ -410,14 +410,14 @@ def comparison_heading(
     key: str,
     width: int,
 ) -> list[Line]:
-    row, reference = rows
+    row, other = rows
     first: list[Line] = [
         [Cell(f"{row.env} {_player(row)}", "head")],
         [Cell(_batches(selections[0]))],
         match_cells(len(tasks.shown), tasks.query.text, key, width),
         sorting_cells(tasks.sorting),
     ]
-    second: list[Line] = [[Cell(f"reference: {_player(reference)}", "head")], [Cell(_batches(selections[1]))]]
+    second: list[Line] = [[Cell(f"against {_player(other)}", "head")], [Cell(_batches(selections[1]))]]
     return [join_parts(first, width), join_parts(second, width)]
 
 
@@ -436,15 +436,15 @@ def comparison_lines(comparison: Comparison | None, width: int) -> list[Line]:
     ]
     rates: list[Line] = [
         [Cell(f"success {rate_text(comparison.success_rate)}")],
-        [Cell(f"reference {rate_text(comparison.baseline_rate)}")],
+        [Cell(f"against {rate_text(comparison.baseline_rate)}")],
         [Cell(comparison.shape_note, "warn")] if comparison.shape_note else [],
     ]
     p_value = f"p = {comparison.p_value:.3f}" if comparison.p_value >= 0.001 else "p < 0.001"
     meaning = Cell("the difference may be chance", "dim")
     if comparison.is_worse:
-        meaning = Cell("worse than the reference by more than chance", "bad")
+        meaning = Cell("worse by more than chance", "bad")
     elif comparison.p_value <= SIGNIFICANCE:
-        meaning = Cell("better than the reference by more than chance", "good")
+        meaning = Cell("better by more than chance", "good")
     verdict: list[Line] = [[Cell(p_value, "head")], [meaning], [Cell("exact sign test", "dim")]]
     return [join_parts(parts, width) for parts in (tasks, rates, verdict)]
 
