@@ -261,7 +261,10 @@ def machine_summary(view: MachineView, width: int) -> Line:
 
 
 def _with_first(text: str, found: Sequence[tuple[Item, Problem]]) -> str:
-    return f"{text}: {found[0][0].name.strip()}: {found[0][1].text}" if found else text
+    if not found:
+        return text
+    name, problem = found[0][0].name.strip(), found[0][1].text
+    return f"{text}: {problem}" if name in problem else f"{text}: {name}: {problem}"
 
 
 def machine_sections(view: MachineView) -> list[Section]:
