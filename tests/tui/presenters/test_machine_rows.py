@@ -129,18 +129,9 @@ def workers(**fields: Any) -> Callable[[RunStore], None]:  # noqa: ANN401
 
 GIB = 1 << 30
 GPU = GpuState(
-    index=0,
-    name="H100",
-    util=50.0,
-    mem_used=60 * GIB,
-    mem_total=80 * GIB,
-    power_w=612.0,
-    power_limit_w=700.0,
-    temperature=71.0,
-    throttled=(),
-    mig=False,
-    processes=(GpuProcess(pid=7, name="vllm", mem_used=59 * GIB),),
-)
+    index=0, name="H100", util=50.0, mem_used=60 * GIB, mem_total=80 * GIB, power_w=612.0, power_limit_w=700.0,
+    temperature=71.0, throttled=(), mig=False, processes=(GpuProcess(pid=7, name="vllm", mem_used=59 * GIB),),
+)  # fmt: skip
 
 
 def machine(n: int = 1, **fields: Any) -> Callable[[RunStore], None]:  # noqa: ANN401
@@ -175,73 +166,41 @@ WRONG: list[tuple[Callable[[RunStore], None], str, str, str]] = [
     (lambda store: store.mark_node_lost(NODE), "node", "it is silent or its process is gone", "press N to start"),
     (lambda store: busy_host(store, cpu=99.0), "CPU", "the CPU is at 99%", "fewer episodes at once"),
     (lambda store: busy_host(store, ram=95.0), "memory", "the memory is 95% full", "fewer workers"),
-    (
-        health(heartbeat("nothing can be stored in /srv: its disk is full; 2 batches wait")),
-        "disk",
-        "cannot be stored: nothing can be stored in /srv: its disk is full; 2 batches wait",
-        "agentgym-runner prune",
-    ),
+    (health(heartbeat("nothing can be stored in /srv: its disk is full; 2 batches wait")), "disk",
+     "cannot be stored: nothing can be stored in /srv: its disk is full; 2 batches wait", "agentgym-runner prune"),
     (metrics(3, running=8.0, waiting=12.0), "  requests", "12 requests wait in its queue", "fewer episodes at once"),
     (metrics(3, kv_cache=0.97), "  KV cache", "its KV cache is 97% full", "more GPU memory"),
     (machine(3, cpu=97.0), "CPU", "the CPU is at 97%", "fewer episodes at once"),
     (machine(ram=95.0), "memory", "the memory is 95% full", "fewer workers"),
     (machine(disk_free=10**9, disk_total=10**11), "disk", "nearly full: 1.0 GB are free", "agentgym-runner prune"),
-    (
-        gpu(lost="the GPU is lost: it fell off the bus, restart the machine"),
-        "GPU 0",
-        "it cannot be read: the GPU is lost: it fell off the bus",
-        "dmesg",
-    ),
+    (gpu(lost="the GPU is lost: it fell off the bus, restart the machine"), "GPU 0",
+     "it cannot be read: the GPU is lost: it fell off the bus", "dmesg"),
     (gpu(throttled=("temperature",)), "GPU 0", "its clocks are reduced: temperature", "check fans and air flow"),
     (gpu(throttled=("hardware slowdown",)), "GPU 0", "reduced: hardware slowdown", "check its cooling, its power"),
     (gpu(throttled=("power supply (power brake)",)), "GPU 0", "power brake", "check the power supply"),
     (gpu(throttled=("a new reason",)), "GPU 0", "reduced: a new reason", "nvidia-smi -q -d PERFORMANCE"),
     (gpu(mem_used=79 * GIB), "GPU 0", "its memory is 99% full", "stop a process that uses it"),
     (health(model_health("vllm", "down", "refused")), "vllm", "does not answer: refused", "start the server, or"),
-    (
-        health(model_health("vllm", "wrong", "404", hint="add /v1 to the URL")),
-        "vllm",
-        "but cannot be used: 404",
-        "add /v1 to the URL",
-    ),
+    (health(model_health("vllm", "wrong", "404", hint="add /v1 to the URL")), "vllm", "but cannot be used: 404",
+     "add /v1 to the URL"),
     (health(model_health("vllm", "slow", "4 s")), "vllm", "it answers slowly: 4 s", "play fewer episodes at once"),
     (health(model_health("vllm", "up", None, rest_s=12.0)), "vllm", "skip it for 12 s", "try it again by themselves"),
-    (
-        health(env_health("WebShop", "down", transport="http", cause="refused")),
-        "WebShop",
-        "its server does not answer: refused",
-        "on Live, press S to start its server",
-    ),
-    (
-        health(env_health("WebShop", "wrong", transport="http", cause="it serves Maze")),
-        "WebShop",
-        "another server answers at its address: it serves Maze",
-        "correct its address",
-    ),
+    (health(env_health("WebShop", "down", transport="http", cause="refused")), "WebShop",
+     "its server does not answer: refused", "on Live, press S to start its server"),
+    (health(env_health("WebShop", "wrong", transport="http", cause="it serves Maze")), "WebShop",
+     "another server answers at its address: it serves Maze", "correct its address"),
     (health(env_health("WebShop", "slow", transport="http")), "WebShop", "answers slowly", "give its server more CPU"),
-    (
-        health(env_health("WebShop", "unknown", transport="http")),
-        "WebShop",
-        "its state is not known",
-        "wait for the next check",
-    ),
-    (
-        workers(workers=WorkerCounts(n=2, lost=2)),
-        "Wordle",
-        "2 worker processes ended early",
-        "played again; press 4 for the reason in the node's log",
-    ),
+    (health(env_health("WebShop", "unknown", transport="http")), "WebShop", "its state is not known",
+     "wait for the next check"),
+    (workers(workers=WorkerCounts(n=2, lost=2)), "Wordle", "2 worker processes ended early",
+     "played again; press 4 for the reason in the node's log"),
     (workers(waiting_for="WebShop at 127.0.0.1:36005"), "Wordle", "it waits: WebShop at", "start the server again"),
     (link("stalled", "no answer"), "connection", "the broker is silent: no answer", "reconnects by itself"),
     (link("disconnected", "reset"), "connection", "the connection is lost: reset", "press N to start the node again"),
     (link("failed", "refused"), "connection", "no connection: refused", "press N to start the node again"),
-    (
-        lambda store: store.apply_events([Notice(kind="gap", text="left the stream", count=3)]),
-        "messages",
-        "3 messages were lost",
-        "complete on disk",
-    ),
-]
+    (lambda store: store.apply_events([Notice(kind="gap", text="left the stream", count=3)]), "messages",
+     "3 messages were lost", "complete on disk"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
