@@ -71,8 +71,8 @@ _MIN_WIDTH: Final = 8  # columns below which a line of a picture is cut, because
 NO_PICTURE: Final[list[Line]] = [
     [Cell("No picture of the environment.", "dim")],
     [],
-    [Cell("It draws none, its server draws none, or", "dim")],
-    [Cell("the profile lacks episode.world: true.", "dim")],
+    [Cell("It draws none, or none were recorded: agents without a", "dim")],
+    [Cell("model and servers need episode.world: true in the profile.", "dim")],
 ]
 NO_STEP_YET: Final[list[Line]] = [[Cell("The first step brings the first picture.", "dim")]]
 

@@ -293,8 +293,13 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
             script=spec.script,
             instruction=spec.instruction,
             are=profile.are,
-            world=profile.episode.world,
+            world=self._records_world,
         )
+
+    @property
+    def _records_world(self) -> bool:
+        by_default = self.spec.model is not None and self.placement.address is None
+        return by_default if (chosen := self.profile.episode.world) is None else chosen
 
     @property
     def wait_s(self) -> float:

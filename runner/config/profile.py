@@ -142,14 +142,17 @@ class Hardware(_Section, frozen=True):
 
 
 class EpisodeSettings(_Section, frozen=True):
-    """``workers``: None: this process for one episode at a time, else local processes."""
+    """``workers``: None: this process for one episode at a time, else local processes.
+
+    ``world``: None: agents with a model have pictures of an embedded environment.
+    """
 
     max_duration_sec: Seconds = 300.0
     max_rounds: Rounds = 15
     concurrent: Count = 1
     workers: Workers | None = None
     wait_sec: WaitSeconds = 60.0
-    world: bool = False
+    world: bool | None = None
 
 
 class EndpointConfig(_Section, frozen=True):

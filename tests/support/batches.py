@@ -18,7 +18,7 @@ def resolved_batch(
     *,
     models: Models | None = None,
     are: ARESettings = DEFAULT_ARE,
-    world: bool = False,
+    world: bool | None = None,
     **fields: Any,  # noqa: ANN401 - of the spec
 ) -> ResolvedBatch:
     """Return a batch with these fields of its spec, by default embedded and with episodes in this process."""

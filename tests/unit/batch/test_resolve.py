@@ -54,6 +54,17 @@ def test_what_a_request_leaves_out_comes_from_the_profile() -> None:
     assert requested.spec.limits == Limits(2, 1.0, 7)
 
 
+def test_without_a_value_only_a_model_in_an_embedded_environment_records_pictures() -> None:
+    def records(world: bool | None, agent: str, placement: Placement) -> bool:
+        profile = Profile(id="p", episode=EpisodeSettings(world=world))
+        return resolve_batch(profile, BatchRequest(env="Maze", agent=agent)).placed(placement).setup.world
+
+    embedded, served = Placement(), Placement(transport="http", address=ServerAddress("http://127.0.0.1:1"))
+    players = [("react", embedded), ("react", served), ("oracle", embedded), ("random", served)]
+    assert [records(None, *player) for player in players] == [True, False, False, False]
+    assert [records(chosen, *player) for chosen in (True, False) for player in players] == [True] * 4 + [False] * 4
+
+
 def test_the_limits_of_an_environment_are_those_of_its_entry_and_hard() -> None:
     own = EnvironmentEntry(name="Maze", max_rounds=30, max_duration_sec=20.0)
     profile = msgspec.structs.replace(PROFILE, environments=Environments(lightweight=(own,)))
