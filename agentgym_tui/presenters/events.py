@@ -343,6 +343,8 @@ def _event_parts(event: DurableEvent) -> Iterator[str]:
         case BatteryCompleted():
             yield pluralize(len(event.batches), "batch", "batches")
             yield ", ".join(event.environments)
+            if event.n_cancelled:
+                yield f"{event.n_cancelled:,} cancelled"
             yield pluralize(event.n_episodes, "episode")
             yield f"mean reward {format_reward(event.mean_reward)}"
             yield ", ".join(event.models)

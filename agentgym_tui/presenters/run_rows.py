@@ -121,6 +121,9 @@ def state_cell(row: RunRow) -> Cell:
     text, tone = STATES.get(status, (status, "plain"))
     if status == "queued" and all(batch.is_held for batch in row.batches if batch.status == "queued"):
         text, tone = HELD
+    n_cancelled = sum(batch.status == "cancelled" for batch in row.batches)
+    if status == "cancelled" and n_cancelled < len(row.batches):
+        text, tone = f"○ {n_cancelled} cancelled", "warn"
     positions = [batch.position for batch in row.batches if batch.position is not None]
     if status == "queued" and positions:
         text = f"{text} #{min(positions) + 1}"
@@ -154,6 +157,7 @@ def _details(row: RunRow, store: RunStore) -> Iterator[Line]:
         yield [Cell(episode.episode_id, "dim")]
         return
     (tokens, cost), rate, workers = _usage(store, row), _rate_cell(row.batches), _workers(row)
+    yield _states(row.batches) if len(row.batches) > 1 else []
     yield [Cell(_agent(row))]
     if len(row.batches) == 1 and (reward := row.batches[0].mean_reward) is not None:
         yield [Cell(f"mean reward {format_reward(reward)}")]
@@ -286,6 +290,9 @@ def ended_line(store: RunStore, key: str, width: int) -> Line:
 
 def ended_run_text(batches: Sequence[BatchRun], key: str) -> str:
     parts = [f"battery of {len(batches)} ended: {_n_done(batches):,} episodes"] if len(batches) > 1 else []
+    n_cancelled = sum(batch.status == "cancelled" for batch in batches)
+    if parts and n_cancelled:
+        parts.append(f"{n_cancelled} of {len(batches)} environments cancelled")
     if parts and (n_errors := sum(batch.n_errors for batch in batches)):
         parts.append(pluralize(n_errors, "error"))
     return ", ".join([*parts, f"{key} shows the summary"])
@@ -293,14 +300,7 @@ def ended_run_text(batches: Sequence[BatchRun], key: str) -> str:
 
 def _total_parts(batches: Sequence[BatchRun], store: RunStore) -> Iterator[Line]:
     name = environment_text(batches[0].env, RUN_ENV_WIDTH) if batches else UNKNOWN
-    counts = Counter(batch.status for batch in batches)
-    yield [
-        Cell(f"battery of {len(batches)}:" if len(batches) > 1 else name, "head"),
-        *(
-            Cell(f" {n} {status}" if len(counts) > 1 else f" {status}", STATES.get(status, (UNKNOWN, "plain"))[1])
-            for status, n in counts.items()
-        ),
-    ]
+    yield [Cell(f"battery of {len(batches)}:" if len(batches) > 1 else name, "head"), *_states(batches)]
     yield [Cell(pluralize(_n_done(batches), "episode"))]
     if len(batches) == 1 and (rated := batches[0].n_rated):
         n_success = batches[0].n_success
@@ -313,6 +313,14 @@ def _total_parts(batches: Sequence[BatchRun], store: RunStore) -> Iterator[Line]
     usages = [store.usage_of(batch) for batch in batches]
     yield tokens_part(sum((tokens for tokens, _ in usages), Tokens()).total)
     yield cost_part(sum_costs(cost for _, cost in usages), batch_currency(batches, store.currency))
+
+
+def _states(batches: Sequence[BatchRun]) -> Line:
+    counts = Counter(batch.status for batch in batches)
+    return [
+        Cell(f" {n} {status}" if len(counts) > 1 else f" {status}", STATES.get(status, (UNKNOWN, "plain"))[1])
+        for status, n in counts.items()
+    ]
 
 
 def _n_done(batches: Sequence[BatchRun]) -> int:

@@ -278,10 +278,10 @@ class ComparisonScreen(ListScreen[result_rows.ComparedTask]):
     NOTHING = NO_TASK
     READS_LIBRARY = True
 
-    def __init__(self, context: ScreenContext, row: ResultRow, baseline: ResultRow) -> None:
+    def __init__(self, context: ScreenContext, row: ResultRow, other: ResultRow) -> None:
         super().__init__(context, "comparison", *listed(result_rows.COMPARISON))
-        self._compared = row, baseline
-        self._selections = comparable_selections(row, baseline)
+        self._compared = row, other
+        self._selections = comparable_selections(row, other)
         self._comparison: Comparison | None = None
         self._first_attempts: Sequence[dict[int, str]] = ()
 
@@ -294,8 +294,8 @@ class ComparisonScreen(ListScreen[result_rows.ComparedTask]):
 
     def action_compare(self) -> None:
         if (task := self.selected) is not None:
-            selected, baseline = (attempts[task.task_index] for attempts in self._first_attempts)
-            self.app.push_screen(CompareScreen(self.session, (baseline, selected), self.ui_state))
+            selected, other = (attempts[task.task_index] for attempts in self._first_attempts)
+            self.app.push_screen(CompareScreen(self.session, (other, selected), self.ui_state))
 
     async def read(self, library: ResultLibrary) -> None:
         env = self._compared[0].env
@@ -350,14 +350,14 @@ def _compare(
 ) -> tuple[Comparison, list[dict[int, str]]]:
     """Return the comparison, and for each selection the id of the first rated attempt by task."""
     source = library.result_source()
-    selected, baseline = matrices = [
+    selected, other = matrices = [
         [matrix for matrix in task_matrices(source, selection) if matrix.env == env] for selection in selections
     ]
     first = [
         {task.task_index: task.rated[0].episode_id for matrix in each for task in matrix.tasks if task.rated}
         for each in matrices
     ]
-    return compare(selected, baseline), first
+    return compare(selected, other), first
 
 
 def _clusters(library: ResultLibrary, query: str, tags: Mapping[str, Sequence[str]]) -> list[Cluster]:

@@ -45,7 +45,7 @@ exit codes:
   0    every episode ran to an outcome, successful or not
   1    an episode ended in an error, or a result could not be stored or printed; with --dry-run: a check failed
   2    invalid usage or configuration
-  3    --results: the bound of --fail-below or --baseline is not met
+  3    --results: the bound of --fail-below or --against is not met
   130  interrupted by a signal, or an environment server stayed away, or files, memory, threads or the budget ran out;
        finished episodes are stored and summarized"""
 
@@ -62,7 +62,7 @@ class Options(NamedTuple):
     batch: str | None = None
     matrix: bool = False
     fail_below: float | None = None
-    baseline: str | None = None
+    against: str | None = None
     allow_mixed: bool = False
     score: Score = "reward"
     config: str | None = None
@@ -95,7 +95,7 @@ class Options(NamedTuple):
 
 
 _ALWAYS_ALLOWED = frozenset({"config", "data_dir", "node", "json"})
-_ONLY_WITH_RESULTS = frozenset({"env", "batch", "matrix", "fail_below", "baseline", "allow_mixed", "score"})
+_ONLY_WITH_RESULTS = frozenset({"env", "batch", "matrix", "fail_below", "against", "allow_mixed", "score"})
 _ALLOWED_WITH = {
     "list_envs": _ALWAYS_ALLOWED | {"verbose"},
     "results": _ALWAYS_ALLOWED | _ONLY_WITH_RESULTS | {"agent", "model"},
@@ -241,9 +241,11 @@ def _add_results_options(parser: argparse.ArgumentParser) -> None:
         "--fail-below", type=rate, metavar="RATE", help="exit with 3 if a success rate is lower; from 0 to 1"
     )
     group.add_argument(
+        "--against",
         "--baseline",
         metavar="ID",
-        help="compare task by task with this batch or battery; exit with 3 if more were lost than won (p <= 0.05)",
+        help="compare task by task with this batch or battery; exit with 3 if more were lost than won (p <= 0.05); "
+        "--baseline is the earlier name",
     )
     group.add_argument(
         "--score",

@@ -14,6 +14,7 @@ from runner.errors import catch_foreign
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.outbox import DeadLetter, EventRecorder
 from runner.publish.publisher import Publisher, Sink
+from runner.util.display_text import pluralize
 
 DRAIN_TIMEOUT_S = 5.0
 """Maximum seconds to wait at the end of a run for the delivery of its events."""
@@ -52,7 +53,7 @@ class EventThread(threading.Thread):
         self.join(2 * DRAIN_TIMEOUT_S)
 
     def run(self) -> None:
-        failed = "Event delivery failed: {}: {}; events stay in the outbox.".format
+        failed = "Events are no longer delivered ({}: {}); the next run or node sends them.".format
         with catch_foreign(lambda exc: print_stderr(failed(type(exc).__name__, exc))):
             asyncio.run(self._deliver())
 
@@ -62,7 +63,8 @@ class EventThread(threading.Thread):
         await self._publisher.wait_until_drained(DRAIN_TIMEOUT_S)
         if n_waiting := await self._publisher.n_undelivered():
             print_stderr(
-                f"{n_waiting} events are not delivered yet; they stay in the outbox (see: agentgym-runner outbox)."
+                f"{pluralize(n_waiting, 'event')} not delivered yet; the next run or node sends what waits "
+                "(agentgym-runner outbox shows it)."
             )
         self._refused += await self._publisher.refused_since(self._started_at)
         await self._live.flush()

@@ -15,8 +15,9 @@ from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.events.subjects import DurableNames
 from runner.publish.outbox import LOCAL, DeadLetter, Outbox, SinkCounts
-from runner.publish.sink import Sink, sink_key
+from runner.publish.sink import Sink, broker_name, sink_key
 from runner.store import EpisodeStore, open_index
+from runner.util.display_text import pluralize
 
 ALL = "all"
 
@@ -67,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _retry(outbox: Outbox, letter_id: str) -> bool:
     n = outbox.retry_dead(None if letter_id == ALL else letter_id)
-    print_stderr(f"{n} dead letters queued for delivery" if n else f"No dead letter to retry: {letter_id}")
+    print_stderr(f"{pluralize(n, 'dead letter')} queued for delivery" if n else f"No dead letter to retry: {letter_id}")
     return n > 0
 
 
@@ -76,8 +77,10 @@ def _send_history(outbox: Outbox, egress: str | None) -> bool:
         print_stderr("No external broker is configured; set NATS_URL, or nats.url in the profile")
         return False
     outbox.register_sinks(egress)
-    n = outbox.send_earlier(egress)
-    print_stderr(f"{n} earlier events queued for {egress}" if n else f"No earlier event is left to send to {egress}")
+    n, broker = outbox.send_earlier(egress), broker_name(egress)
+    print_stderr(
+        f"{pluralize(n, 'earlier event')} queued for {broker}" if n else f"No earlier event is left for {broker}"
+    )
     return n > 0
 
 
@@ -93,13 +96,17 @@ def _report(sinks: Mapping[str, SinkReport], letters: Sequence[DeadLetter], *, a
         print_json({"sinks": sinks, "dead_letters": letters})
         return
     rows = [
-        (name, "" if sink.configured else "not configured", *map(str, (sink.pending, sink.acked, sink.dead, sink.held)))
+        (
+            broker_name(name),
+            "" if sink.configured else "not configured",
+            *map(str, (sink.pending, sink.acked, sink.dead, sink.held)),
+        )
         for name, sink in sinks.items()
     ]
-    print_table("Outbox", ("sink", "", "waiting", "recently delivered", "dead letters", "earlier"), rows)
+    print_table("Outbox", ("broker", "", "waiting", "recently delivered", "dead letters", "earlier"), rows)
     rows = [
-        (letter.id, letter.sink, letter.subject, letter.at.isoformat(timespec="seconds"), letter.reason)
+        (letter.id, broker_name(letter.sink), letter.subject, letter.at.isoformat(timespec="seconds"), letter.reason)
         for letter in letters
     ]
     if rows:
-        print_table("Dead letters", ("id", "sink", "subject", "since", "reason"), rows)
+        print_table("Dead letters", ("id", "broker", "subject", "since", "reason"), rows)

@@ -1,4 +1,4 @@
-"""``--results``: print a summary of all stored episodes: a table for models, then a table for baselines."""
+"""``--results``: print a summary of all stored episodes: a table of models, then of baselines."""
 
 from __future__ import annotations
 
@@ -64,21 +64,23 @@ def print_matrices(matrices: Sequence[TaskMatrix]) -> None:
             print_table(f"{name} by number of attempts", ("k", "tasks", "pass@k", "pass^k"), cells)
 
 
-def print_comparison(comparison: Comparison, baseline: str) -> None:
+def print_comparison(comparison: Comparison, other: str) -> None:
     rows = [_pair_cells("lost", pair) for pair in comparison.lost] + [_pair_cells("won", p) for p in comparison.won]
     if rows:
-        print_table(f"Against {baseline}", ("", "environment", "task", "success", "baseline"), rows)
+        print_table(f"Against {other}", ("", "environment", "task", "success", "against"), rows)
     print_stderr(
-        f"Against {baseline}: {pluralize(comparison.n_paired, 'common task')}, "
+        f"Against {other}: {pluralize(comparison.n_paired, 'common task')}, "
         f"{len(comparison.won)} won, {len(comparison.lost)} lost, {comparison.n_tied} tied, "
         f"{comparison.n_unpaired} without a partner; success {format_success(comparison.success_rate, 1, 1)}, "
-        f"baseline {format_success(comparison.baseline_rate, 1, 1)}; p = {comparison.p_value:.3g} (sign test)"
+        f"against {format_success(comparison.baseline_rate, 1, 1)}; p = {comparison.p_value:.3g} (sign test)"
         + (f"; {comparison.shape_note}" if comparison.shape_note else "")
         + (f"; a fallback answered: {', '.join(comparison.mixed)}" if comparison.mixed else "")
     )
 
 
-def check_gates(rows: Sequence[ResultRow], fail_below: float | None, comparison: Comparison | None) -> int:
+def check_gates(
+    rows: Sequence[ResultRow], fail_below: float | None, comparison: Comparison | None, other: str | None
+) -> int:
     """Print each condition that is not met; return 0 or ``NOT_MET``.
 
     A success rate that does not exist, because no episode is rated, does not meet ``fail_below``; nor does a
@@ -95,10 +97,10 @@ def check_gates(rows: Sequence[ResultRow], fail_below: float | None, comparison:
         ]
         problems += [] if rows else [f"no episode is selected, so no success rate reaches {wanted}"]
     if comparison is not None and comparison.n_paired == 0:
-        problems.append("no task is in both the selection and the baseline; check their environments and task indexes")
+        problems.append("no task is in both selections; check their environments and task indexes")
     elif comparison is not None and comparison.is_worse:
         counts = f"{pluralize(len(comparison.lost), 'task')} lost and {len(comparison.won)} won"
-        problems.append(f"{counts} against the baseline, p = {comparison.p_value:.3g}")
+        problems.append(f"{counts} against {other}, p = {comparison.p_value:.3g}")
     for problem in problems:
         print_stderr(f"Not met: {problem}")
     return NOT_MET if problems else 0
@@ -155,7 +157,7 @@ def show_results(session: RunSession) -> int:
         matrices = task_matrices(index, selection, score=options.score) if options.matrix else None
         comparison = _comparison(options, index, selection)
         currency = cost_currency(session.profile.agent, index)
-    gate = check_gates(rows, options.fail_below, comparison) or skipped
+    gate = check_gates(rows, options.fail_below, comparison, options.against) or skipped
     document: dict[str, object] = {"data_dir": str(session.data_dir), "results": rows, "currency": currency}
     document["score"] = options.score
     document["damaged"] = damaged_json(damaged)
@@ -165,15 +167,15 @@ def show_results(session: RunSession) -> int:
     def show() -> None:
         print_results(rows, session.profile.metrics, currency, score=options.score)
         print_matrices(matrices or [])
-        if comparison is not None and options.baseline is not None:
-            print_comparison(comparison, options.baseline)
+        if comparison is not None and options.against is not None:
+            print_comparison(comparison, options.against)
 
     return write_result(gate, show, document if options.json else None)
 
 
 def _selection(session: RunSession, index: EpisodeIndex) -> Selection:
     options = session.options
-    for option, batch in (("--batch", options.batch), ("--baseline", options.baseline)):
+    for option, batch in (("--batch", options.batch), ("--against", options.against)):
         if batch is not None and not summarize_results(index, Selection(batch=batch)):
             raise ConfigError(
                 f"{option} {batch}: no batch or battery with this id has an episode in {session.data_dir}; "
@@ -182,21 +184,21 @@ def _selection(session: RunSession, index: EpisodeIndex) -> Selection:
     selection = Selection(env=options.env, agent=options.agent, model=options.model, batch=options.batch)
     if options.env is not None and not summarize_results(index, Selection(env=options.env)):
         _check_env(options.env, session, [row.env for row in summarize_results(index)])
-    if options.baseline is not None and options.batch is None:
-        return msgspec.structs.replace(selection, excluded_batch=options.baseline)
+    if options.against is not None and options.batch is None:
+        return msgspec.structs.replace(selection, excluded_batch=options.against)
     return selection
 
 
 def _comparison(options: Options, index: EpisodeIndex, selection: Selection) -> Comparison | None:
-    """Return the comparison with ``--baseline``: the models that were requested, if one of each answered alone."""
-    if options.baseline is None:
+    """Return the comparison with ``--against``: the models that were requested, if one of each answered alone."""
+    if options.against is None:
         return None
-    sides = selection, Selection(env=selection.env, batch=options.baseline)
+    sides = selection, Selection(env=selection.env, batch=options.against)
     mixed = mixed_episodes(index, *sides)
     if mixed and not options.allow_mixed:
         counts = ", ".join(f"{pluralize(n, 'episode')} by {models}" for models, n in mixed.items())
         raise ConfigError(
-            f"the comparison with {options.baseline} is not one of two models, because a fallback answered: {counts}; "
+            f"the comparison with {options.against} is not one of two models, because a fallback answered: {counts}; "
             "play them again, or compare them all the same with --allow-mixed"
         )
     found = compare(*(task_matrices(index, side, by="model", score=options.score) for side in sides))
@@ -218,20 +220,17 @@ def _check_env(env: str, session: RunSession, stored: list[str]) -> None:
 def print_results(
     rows: Sequence[ResultRow], metrics: Sequence[str], currency: str = "", *, score: Score = "reward"
 ) -> None:
-    """Print tables of models, of baselines, and of time and GPUs; ``metrics`` are the fields of a row with a column."""
+    """Print a table of models, then of baselines, and one of time and GPUs; ``metrics`` have a column each."""
     counted = ", AgentGym's score and success" if score == "agentgym" else ""
     columns = ("n", "errors", "95% interval", *metrics, "outcomes")
-    models, baselines = [row for row in rows if not row.baseline], [row for row in rows if row.baseline]
-    if models:
-        cells = [
-            (*_names(row), *_numbers(row, metrics), *usage_cells(row.tokens, row.latency_s, row.cost, currency))
-            for row in models
-        ]
-        print_table(f"Models{counted}", ("environment", "agent", "model", *columns, *USAGE_COLUMNS), cells)
-    if baselines:
-        cells = [(*_names(row)[:2], *_numbers(row, metrics)) for row in baselines]
-        print_table(f"Baselines (no model){counted}", ("environment", "agent", *columns), cells)
-    _print_measured([*models, *baselines])
+    rows = sorted(rows, key=lambda row: row.baseline)
+    cells = [
+        (*_names(row), *_numbers(row, metrics), *usage_cells(row.tokens, row.latency_s, row.cost, currency))
+        for row in rows
+    ]
+    if cells:
+        print_table(f"Results{counted}", ("environment", "agent", "model", *columns, *USAGE_COLUMNS), cells)
+    _print_measured(rows)
 
 
 def _print_measured(rows: Sequence[ResultRow]) -> None:
@@ -253,7 +252,7 @@ def _environment(row: ResultRow | TaskMatrix) -> str:
 
 
 def _names(row: ResultRow) -> tuple[str, str, str]:
-    return _environment(row), row.agent, row.model or "-"
+    return _environment(row), row.agent, "baseline" if row.baseline else row.model or "-"
 
 
 def _numbers(row: ResultRow, metrics: Sequence[str]) -> tuple[str, ...]:

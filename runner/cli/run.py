@@ -63,7 +63,7 @@ from runner.node.batch_queue import QueuedBatch, queued_ids
 from runner.node.session import BatchSession, Look, watch_servers
 from runner.node.state_lock import is_node_alive
 from runner.publish.notifier import Notifier
-from runner.publish.outbox import DeadLetter, EventRecorder
+from runner.publish.outbox import DeadLetter, EndedBattery, EventRecorder
 from runner.results.statistics import wilson_interval
 from runner.store import EpisodeRecord
 from runner.types import BatchProgress, Outcome, WorkerCounts, WorkerInfo
@@ -280,7 +280,8 @@ class _Run(msgspec.Struct):
         if options.until_width is not None:
             specs = [first_part(spec, options.until_width) for spec in specs]
         battery_id = new_ulid() if options.battery or len(specs) > 1 or options.until_width is not None else None
-        for spec in specs:
+        while specs:
+            spec = specs.pop(0)
             played = self._play(BatchSession(self, QueuedBatch(batch_id=new_ulid(), battery_id=battery_id, spec=spec)))
             self.results += played
             if played and played[-1].status != "completed" and played[-1].interrupted_by not in ("server", "budget"):
@@ -291,8 +292,12 @@ class _Run(msgspec.Struct):
             raise ConfigError("\n".join(each.reason for each in self.skipped))
         for each in self.skipped:
             print_stderr(f"Skipped: {each.reason}")
+        if self.results and specs:
+            print_stderr(f"Not begun: {', '.join(batch_label(spec.env, spec.model) for spec in specs)}")
         if battery_id is not None and all(result.status != "interrupted" for result in self.results):
-            self.recorder.record_batteries({battery_id: sum(result.n_episodes for result in self.results)})
+            n_cancelled = sum(result.status == "cancelled" for result in self.results) + len(specs)
+            ended = EndedBattery(sum(result.n_episodes for result in self.results), n_cancelled)
+            self.recorder.record_batteries({battery_id: ended})
 
     def _play(self, batch: BatchSession) -> list[BatchResult]:
         """Return the results of a batch, or of the parts of ``--until-width`` that were played."""
@@ -483,6 +488,8 @@ def print_summary(results: list[BatchResult], data_dir: Path, *, currency: str =
         columns, cells = ["model", *columns], [[model, *row] for model, row in zip(models, cells, strict=True)]
     else:
         title += " (baseline, no model)" if results[0].baseline else f" {models[0]}"
+    if n_cancelled := sum(result.status == "cancelled" for result in results):
+        title += f", {n_cancelled} of {len(results)} batches cancelled"
     print_table(f"Results of {title}", columns, cells)
 
 
@@ -508,10 +515,12 @@ def report_errors(results: list[BatchResult], data_dir: Path) -> None:
         label = batch_label(result.env, result.model if len(results) > 1 else None)
         errors = [f"task {episode.task_index}: {episode.error}" for episode in result.episodes if episode.error]
         errors += result.problems
+        if result.status == "cancelled":
+            print_stderr(f"{label}: cancelled after {result.n_episodes} of {pluralize(result.n_planned, 'episode')}")
         for line in errors[:MAX_ERRORS]:
             print_stderr(f"{label}: {line}")
         if (more := len(errors) - MAX_ERRORS) > 0:
-            print_stderr(f"{label}: {more} more errors, see the episode files")
+            print_stderr(f"{label}: {pluralize(more, 'more error')}, see the episode files")
         print_stderr(f"{label}: episodes in {data_dir / 'runs' / result.batch_id}")
 
 

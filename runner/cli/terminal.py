@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from runner.node.session import BatchSession
 
 INTERRUPTED = 130
-PIPE_WIDTH = 160
-"""Width of tables in characters if neither a terminal nor the variable ``COLUMNS`` defines it."""
 DEFAULT_WIDTH = 80
 """Width in characters of a terminal that does not report its own."""
 
@@ -140,7 +138,7 @@ def _redirect_to_null(stream: TextIO) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print untrusted rows as a table; if it is too wide, print one line per cell, below the first cell of the row."""
+    """Print untrusted rows as a table; on a narrow terminal, one line per cell, below the first one."""
     from rich.box import ASCII2, HEAVY_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -170,7 +168,7 @@ def _terminal_width(stream: TextIO) -> int:
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns):
         return int(columns)
-    return os.get_terminal_size(stream.fileno()).columns or DEFAULT_WIDTH if stream.isatty() else PIPE_WIDTH
+    return os.get_terminal_size(stream.fileno()).columns or DEFAULT_WIDTH if stream.isatty() else sys.maxsize
 
 
 def print_line(line: str) -> None:

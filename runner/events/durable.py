@@ -108,6 +108,9 @@ class BatteryCompleted(msgspec.Struct, kw_only=True):
     mean_reward: MeanReward
     models: Annotated[list[str], Meta(description="models that answered, by name; empty for agents that use none")]
     node: NodeName
+    n_cancelled: Annotated[
+        int | None, Meta(description="batches that were cancelled or not begun; null in older events")
+    ] = None
 
 
 class FieldStatus(msgspec.Struct, kw_only=True):

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from math import ceil
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
@@ -239,7 +240,7 @@ class FallbackChain(msgspec.Struct, kw_only=True, dict=True):
         if name in self._notes:
             return
         rest_s, cause = self._gate.wait_s(name), self._gate.cause(name)
-        self._notes[name] = f"retry in {rest_s:.0f} s after: {cause}" if rest_s > 0 else f"no time left: {cause}"
+        self._notes[name] = f"retry in {ceil(rest_s)} s after: {cause}" if rest_s > 0 else f"no time left: {cause}"
         self._emit(StreamDelta(failure=f"{name}: {self._notes[name]}"))
 
     def _fail(self, endpoint: LiveEndpoint, failure: EndpointFailure) -> None:

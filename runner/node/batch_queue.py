@@ -10,7 +10,6 @@ import hashlib
 import logging
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, groupby
@@ -25,6 +24,7 @@ from runner.batch.spec import INTEGER_LIMIT, MAX_EPISODES, BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import ConfigError, RunnerError, StoreError, catch_foreign, log_failure
 from runner.events.live import QueueChanged, WaitingBatch
+from runner.publish.outbox import EndedBattery
 from runner.store import EpisodeRecord
 from runner.types import MAX_WORKERS, BatchProgress, Outcome
 from runner.util.clock import Clock, derive_ulid, is_ulid
@@ -152,15 +152,17 @@ class BatchQueue:
         """In the order in which the batches were added, or moved."""
         return self._select(lambda batch: batch.battery_id == battery_id)
 
-    def ended_batteries(self) -> dict[str, int]:
-        """Return the number of finished episodes of each battery whose batches have all ended, by its id."""
+    def ended_batteries(self) -> dict[str, EndedBattery]:
+        """Return the batteries whose batches have all ended, by id."""
         batches = self._select(lambda batch: batch.battery_id is not None)
         unfinished = {batch.battery_id for batch in batches if not batch.has_ended}
-        n_done: Counter[str] = Counter()
+        found: dict[str, EndedBattery] = {}
         for batch in batches:
             if batch.battery_id is not None and batch.battery_id not in unfinished:
-                n_done[batch.battery_id] += batch.n_done
-        return n_done
+                n_episodes, n_cancelled = found.get(batch.battery_id, (0, 0))
+                counts = n_episodes + batch.n_done, n_cancelled + (batch.status == "cancelled")
+                found[batch.battery_id] = EndedBattery(*counts)
+        return found
 
     def with_status(self, *statuses: Status) -> list[QueuedBatch]:
         """Those that wait are in the order in which they will run."""
@@ -308,7 +310,9 @@ class BatchQueue:
             try:
                 set_aside(self._path, self._path.with_name(f"{FILE_NAME}.damaged"))
             except OSError as exc:
-                raise StoreError(f"{self._path} cannot be renamed: {exc}; move it away (no episode is lost)") from exc
+                raise StoreError(
+                    f"{self._path} cannot be renamed: {exc.strerror}; move it away (no episode is lost)"
+                ) from exc
         elif not content.startswith(b"\n"):
             problem = "its first line is missing"
         if problem is not None:
@@ -322,7 +326,7 @@ class BatchQueue:
 
     def _unusable(self, exc: OSError) -> StoreError:
         advice = file_advice(exc, "check for a full disk, and that it is a file")
-        return StoreError(f"{self._path} cannot be written: {exc}; {advice}")
+        return StoreError(f"{self._path} cannot be written: {exc.strerror}; {advice}")
 
 
 def queued_ids(data_dir: Path, *, unfinished: bool = False) -> set[str]:

@@ -161,12 +161,12 @@ def _with_failures(checks: Iterable[PreflightCheck]) -> list[PreflightCheck]:
 
 def _endpoint_check(state: EndpointHealth) -> PreflightCheck:
     slow = f", slow: {state.latency_s:.1f} s" if state.status == "slow" and state.latency_s is not None else ""
-    kind = "unknown kind" if state.kind == "auto" else state.kind
+    kind = "" if state.kind == "auto" else f"{state.kind}, "
     return PreflightCheck(
         what="model",
         name=state.name,
         state="ok" if is_answering(state) else "warn",
-        detail=one_line(f"{kind}, {state.model} at {state.url}{slow}", MAX_CHARS),
+        detail=one_line(f"{kind}{state.model} at {state.url}{slow}", MAX_CHARS),
         latency_s=state.latency_s,
         cause=state.cause,
         hint=state.hint,
@@ -246,10 +246,10 @@ def check_state_dir(data_dir: Path) -> PreflightCheck:
         with tempfile.TemporaryFile(dir=next(each for each in (data_dir, *data_dir.parents) if each.exists())):
             pass
     except OSError as exc:
-        return check.failure(f"{data_dir} cannot be written ({exc.strerror}); choose another folder with --data-dir")
+        return check.failure(f"it cannot be written ({exc.strerror}); choose another folder with --data-dir")
     if (problem := world_writable_problem(data_dir)) is None:
         return check
-    return msgspec.structs.replace(check.failure(problem), state="warn")
+    return msgspec.structs.replace(check.failure(problem.removeprefix(f"{data_dir} ")), state="warn")
 
 
 def check_workers(spec: BatchSpec, profile: Profile, setups: Sequence[RunnerSetup] = ()) -> list[PreflightCheck]:

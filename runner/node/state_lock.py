@@ -78,7 +78,7 @@ class StateLock:
                 sync_folder(data_dir.parent)  # the console or a killed node may have created the folder without a sync
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
-            raise StoreError(f"{path} cannot be opened: {exc}; choose another folder with --data-dir") from exc
+            raise StoreError(f"{path} cannot be opened: {exc.strerror}; choose another folder with --data-dir") from exc
         self._folder = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         is_locked, node_file = self._lock(), None
         lines = os.pread(self._descriptor, 64, 0).decode("ascii", "replace").split()
@@ -97,7 +97,7 @@ class StateLock:
             os.ftruncate(self._descriptor, len(content))
         except OSError as exc:
             self.release()
-            raise StoreError(f"{path} cannot be written: {exc}; check that its disk is not full") from exc
+            raise StoreError(f"{path} cannot be written: {exc.strerror}; check that its disk is not full") from exc
 
     def _lock(self) -> bool:
         for _ in range(LOCK_ATTEMPTS):

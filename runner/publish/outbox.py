@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -469,6 +469,13 @@ sum({IS_RATED}) FROM episodes WHERE battery_id = ? GROUP BY batch_id, env ORDER 
 _ANSWERED = "SELECT DISTINCT models FROM episodes WHERE battery_id = ? AND models IS NOT NULL"
 
 
+class EndedBattery(NamedTuple):
+    """Its number of finished episodes, and of batches that were cancelled or not begun."""
+
+    n_episodes: int
+    n_cancelled: int
+
+
 class EventRecorder:
     """Adds the events of batches and of this process to the outbox; its methods are thread-safe and never raise.
 
@@ -501,8 +508,8 @@ class EventRecorder:
         now = self._workspace.clock.now()
         self._add(lambda: batch_event(result, self.names, node=self._workspace.node, time=now), self.outbox.add)
 
-    def record_batteries(self, ended: Mapping[str, int]) -> None:
-        """Record the batteries whose last batch ended, by id with their number of finished episodes.
+    def record_batteries(self, ended: Mapping[str, EndedBattery]) -> None:
+        """Record the batteries whose last batch ended, by id.
 
         A battery with deleted episodes is left out, because its mean is unknown.
         """
@@ -510,11 +517,11 @@ class EventRecorder:
             for battery_id in ended.keys() - {event.partition(":")[2] for event in self.outbox.known_ids("battery")}:
                 self._record_battery(battery_id, ended[battery_id])
 
-    def _record_battery(self, battery_id: str, n_ended: int) -> None:
+    def _record_battery(self, battery_id: str, ended: EndedBattery) -> None:
         rows = self._workspace.index.select(_BATTERY, (battery_id,))
         answered = self._workspace.index.select(_ANSWERED, (battery_id,))
         batches, environments, n_stored, n_finished, rewards, n_rated = zip(*rows, strict=True) if rows else ((),) * 6
-        if sum(n_stored) < n_ended:
+        if sum(n_stored) < ended.n_episodes:
             return
         event = BatteryCompleted(
             battery_id=battery_id,
@@ -524,6 +531,7 @@ class EventRecorder:
             models=sorted({name for (models,) in answered for name in split_models(models)}),
             mean_reward=sum(rewards) / sum(n_rated) if sum(n_rated) else None,
             node=self._workspace.node,
+            n_cancelled=ended.n_cancelled,
         )
         now = self._workspace.clock.now()
         kind = subjects.BATTERY_COMPLETED

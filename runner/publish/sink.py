@@ -124,6 +124,12 @@ class SinkConnection:
             self._on_state(state)
 
 
+def broker_name(sink: str) -> str:
+    """Return what users read for the name or key of a sink."""
+    name, _, servers = sink.partition(" ")
+    return "the node's own broker" if name == LOCAL else f"the external broker {servers}".rstrip()
+
+
 def sink_key(sink: Sink) -> str | None:
     """Return a sink's key in the outbox: ``local``, or name and servers; None while it has no valid address."""
     if sink.name == LOCAL:

@@ -37,10 +37,10 @@ class PairedTask(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """A selection against a baseline over the tasks that both have played with an outcome that counts.
+    """A selection against another one over the tasks that both have played with an outcome that counts.
 
     Attributes:
-        won: the tasks with a higher success rate than in the baseline.
+        won: the tasks with a higher success rate than in the other one, whose values are named ``baseline_…`` in JSON.
         n_unpaired: number of tasks that only one of the two has.
         shapes: the shapes of requests of the selection in the compared tasks, "" for the usual one.
         mixed: number of episodes on both sides that a fallback answered, by the models that answered.
@@ -65,7 +65,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shape_note(self) -> str:
-        return shape_note({"selection": self.shapes, "baseline": self.baseline_shapes})
+        return shape_note({"selection": self.shapes, "the other": self.baseline_shapes})
 
     @property
     def is_worse(self) -> bool:

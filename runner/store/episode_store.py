@@ -85,7 +85,9 @@ class EpisodeStore:
         try:
             make_folder(self.runs)
         except OSError as exc:
-            raise StoreError(f"{self.runs} cannot be created: {exc}; choose another folder with --data-dir") from exc
+            raise StoreError(
+                f"{self.runs} cannot be created: {exc.strerror}; choose another folder with --data-dir"
+            ) from exc
 
     @property
     def is_writable(self) -> bool:
@@ -139,9 +141,9 @@ class EpisodeStore:
                 replace_file(path.with_suffix(TOKENS_SUFFIX), tokens)
             replace_file(path, encode(record))
         except OSError as exc:
-            advice = file_advice(exc, "free disk space or check the permissions")
+            advice = f"{exc.strerror}; {file_advice(exc, 'free disk space or check the permissions')}"
             raise StoreError(
-                f"{path} could not be written: {exc}; {advice}. The next start recovers the episode from its journal"
+                f"{path} could not be written: {advice}. The next start recovers the episode from its journal"
             ) from exc
         return path
 
@@ -373,7 +375,7 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
     except FileNotFoundError:
         return
     except OSError as exc:
-        raise StoreError(f"{folder} cannot be read: {exc}; check its permissions") from exc
+        raise StoreError(f"{folder} cannot be read: {exc.strerror}; check its permissions") from exc
 
 
 def _modified_at(path: Path) -> datetime:

@@ -24,6 +24,7 @@ from runner.bus.streams import BUS_ERRORS, checked_reply, stream_info
 from runner.events.subjects import are_disjoint, covered_by_any, intersections
 from runner.subscribe.buffer import DedupBuffer, FetchLimit, RawMessage
 from runner.subscribe.messages import Notice, Since
+from runner.util.display_text import pluralize
 
 API_TIMEOUT_S: Final = 1.5
 POLL_S: Final = 0.1
@@ -249,8 +250,9 @@ class PullConsumer:
 
 
 def removed_unread_notice(stream: str, count: int, *, at_most: bool = False) -> Notice:
-    number = f"up to {count}" if at_most else f"{count}"
-    return Notice(kind="gap", text=f"{number} messages left stream {stream} before they were read", count=count)
+    number = f"{'up to ' * at_most}{pluralize(count, 'message')}"
+    text = f"{number} missed: the stream {stream} had dropped them, for its size or their age"
+    return Notice(kind="gap", text=text, count=count)
 
 
 class StreamReader:
@@ -353,13 +355,15 @@ class StreamReader:
         position, state = self._position, info.state
         cursor, first = position.cursor, max(state.first_seq, 1)
         if position.created != info.created:
-            text = f"stream {self._stream} was recreated; reading it from its beginning"
+            text = f"the stream {self._stream} was deleted and made again; it is shown from its new beginning"
             self._notify(Notice(kind="recreated", text=text))
             position.created = info.created
             position.move(first - 1)
         elif cursor is not None and cursor > state.last_seq:
             lost = cursor - state.last_seq
-            self._notify(Notice(kind="gap", text=f"stream {self._stream} lost its newest {lost} messages"))
+            self._notify(
+                Notice(kind="gap", text=f"the stream {self._stream} lost its newest {pluralize(lost, 'message')}")
+            )
             position.go_back(state.last_seq)
         elif cursor is not None and first > cursor + 1:
             self._notify(removed_unread_notice(self._stream, first - cursor - 1, at_most=bool(self._patterns)))

@@ -293,9 +293,10 @@ def unwritable_reason(data_dir: Path) -> str:
     folder = data_dir
     while not exists(folder) and folder != folder.parent:
         folder = folder.parent
+    name = "it" if folder == data_dir else folder
     if not folder.is_dir():
-        return f"{folder} is not a folder"
-    return "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} cannot be written"
+        return f"{name} is not a folder"
+    return "" if os.access(folder, os.W_OK | os.X_OK) else f"{name} cannot be written"
 
 
 def _find_checkout(cwd: Path) -> Path | None:

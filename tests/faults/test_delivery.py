@@ -114,7 +114,7 @@ async def test_a_run_names_the_refusal_of_its_events_and_the_next_one_sends_them
         run = await asyncio.to_thread(run_agentgym, tmp_path, *MAZE, environ=login)
         lines = run.stderr.splitlines()
         assert run.returncode == 0
-        assert any("sink egress is stalled: it refuses events: not allowed to publish to" in line for line in lines)
+        assert any("but events wait: it refuses events: not allowed to publish to" in line for line in lines)
         assert lines[-1].startswith("4 events of this run became dead letters: not allowed to publish to agentgym.")
         assert lines[-1].endswith("agentgym-runner outbox --retry all")
         server.config = {"authorization": {"users": [{"user": "u", "password": "canary"}]}}
@@ -137,7 +137,7 @@ async def test_an_unreachable_egress_does_not_affect_a_run_and_receives_its_even
     nats_server.kill()
     run = await run_with_nats_url(tmp_path, nats_server, *MAZE, "--repeat", "2", "--json")
     assert run.returncode == 0, run.stderr
-    assert "5 events are not delivered yet" in run.stderr  # running, two episodes, the batch, stopped
+    assert "5 events not delivered yet" in run.stderr  # running, two episodes, the batch, stopped
     nats_server.start()
     async with nats_client(nats_server) as client:
         messages = await collect_messages(client)

@@ -190,7 +190,7 @@ async def test_an_event_whose_mark_was_never_written_is_stored_once_after_a_kill
         await wait_for_gap(egress, data_dir)
         FileSizeLimit(process.pid).fill()  # the acknowledgements arrive, and nothing can be written
         egress.release()
-        await asyncio.to_thread(read_until, process, "sink egress is stalled")
+        await asyncio.to_thread(read_until, process, "the external broker is connected, but events wait")
     assert {*egress.stopped} <= {*egress.acknowledged}
     await play_to_the_end(play, data_dir, egress)
     await assert_each_event_once(nats_server, data_dir)

@@ -77,7 +77,7 @@ def test_rows_of_other_shapes_are_named_selected_and_compared() -> None:
     table = ResultTable([{"model": "m"}, {"model": "m", "shape": "tools as text", "task_index": 0}])
     comparison = compare(task_matrices(table, selected), task_matrices(table, baseline))
     lines = [line_text(line) for line in comparison_lines(comparison, 120)]
-    assert lines[1].endswith("requests differ: selection tools as text, baseline as usual")
+    assert lines[1].endswith("requests differ: selection tools as text, the other as usual")
 
 
 def test_a_histogram_leaves_empty_bins_empty() -> None:

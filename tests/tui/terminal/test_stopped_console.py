@@ -50,7 +50,7 @@ async def test_a_resumed_console_reports_missing_items_and_continues(bus: NatsAc
             await _publish(node, timestep(seq=N_ITEMS))
             assert node.stats["reconnects"] == 0
             terminal.process.send_signal(signal.SIGCONT)
-            await asyncio.to_thread(terminal.wait_for, "left stream AGENTGYM_LIVE before they were read")
+            await asyncio.to_thread(terminal.wait_for, "missed: the stream AGENTGYM_LIVE had dropped them")
             await asyncio.to_thread(terminal.wait_for, "items missing")
             await asyncio.to_thread(terminal.wait_for, "round 1")
             terminal.send("q")

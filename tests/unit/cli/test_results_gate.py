@@ -39,8 +39,8 @@ def results(data_dir: Path, *options: str) -> int:
         (["--fail-below", "0.5"], 0),
         (["--fail-below", "0.6"], 3),
         (["--fail-below", "1", "--batch", OLD], 0),
-        (["--baseline", OLD], 3),
-        (["--baseline", NEW, "--batch", OLD], 0),
+        (["--against", OLD], 3),
+        (["--against", NEW, "--batch", OLD], 0),
         (["--fail-below", "0", "--agent", "oracle"], 3),
     ],
 )
@@ -52,10 +52,10 @@ def test_a_condition_that_is_not_met_is_exit_code_3(
 
 
 def test_the_sentence_names_rate_and_bound(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results(data_dir, "--fail-below", "0.6", "--baseline", OLD, "--batch", NEW)
+    results(data_dir, "--fail-below", "0.6", "--against", OLD, "--batch", NEW)
     errors = capsys.readouterr().err
     assert "react small in Maze: success rate 0.0% is below 60.0%" in errors
-    assert "6 tasks lost and 0 won against the baseline, p = 0.0312" in errors
+    assert f"6 tasks lost and 0 won against {OLD}, p = 0.0312" in errors
 
 
 def test_an_unknown_batch_is_invalid_usage(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,7 +64,7 @@ def test_an_unknown_batch_is_invalid_usage(data_dir: Path, capsys: pytest.Captur
 
 
 def test_json_has_the_matrix_and_the_comparison(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results(data_dir, "--json", "--matrix", "--baseline", OLD)
+    results(data_dir, "--json", "--matrix", "--against", OLD)
     document = json.loads(capsys.readouterr().out)
     (matrix,) = document["matrices"]
     assert [task["task_index"] for task in matrix["tasks"]] == list(range(6))
@@ -90,17 +90,17 @@ def test_results_show_the_shape_of_requests_and_a_comparison_names_it(
         for task in range(6):
             recording = RecordedEpisode(store, index, batch_id=TEXT, task_index=task, agent="react", model="small")
             recording.record_episode(1, shape="tools as text", outcome=Outcome.FAILURE, success=False)
-    assert results(data_dir, "--matrix", "--batch", TEXT, "--baseline", OLD, "--fail-below", "0.1") == 3
+    assert results(data_dir, "--matrix", "--batch", TEXT, "--against", OLD, "--fail-below", "0.1") == 3
     output, errors = capsys.readouterr()
     assert output.count("Maze · tools as text") == 3
-    assert "p = 0.0312 (sign test); requests differ: selection tools as text, baseline as usual" in errors
+    assert "p = 0.0312 (sign test); requests differ: selection tools as text, the other as usual" in errors
     assert "react small in Maze · tools as text: success rate 0.0%" in errors
     assert results(data_dir, "--json") == 0
     rows = json.loads(capsys.readouterr().out)["results"]
     assert [(row["shape"], row["n"]) for row in rows] == [("", 12), ("tools as text", 6)]
 
 
-@pytest.mark.parametrize("option", [["--matrix"], ["--fail-below", "0.5"], ["--baseline", OLD], ["--batch", OLD]])
+@pytest.mark.parametrize("option", [["--matrix"], ["--fail-below", "0.5"], ["--against", OLD], ["--batch", OLD]])
 def test_options_of_results_need_results(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["--list-envs", *option])

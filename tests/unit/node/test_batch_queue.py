@@ -19,6 +19,7 @@ from runner.batch.workspace import Workspace
 from runner.errors import StoreError
 from runner.node import batch_queue
 from runner.node.batch_queue import FILE_NAME, BatchQueue, QueuedBatch, Status, queued_ids, recover_queue
+from runner.publish.outbox import EndedBattery
 from runner.types import ErrorInfo, Outcome
 from tests.support.episodes import RecordedEpisode
 
@@ -305,4 +306,4 @@ def test_a_battery_ends_with_its_last_batch(path: Path) -> None:
         queue.set_status(second.batch_id, status)
         assert queue.ended_batteries() == {}
     queue.set_status(second.batch_id, "cancelled", n_done=1)
-    assert queue.ended_batteries() == {battery_id: 3}
+    assert queue.ended_batteries() == {battery_id: EndedBattery(3, 0)}

@@ -112,7 +112,7 @@ def test_selections_of_different_shapes_are_compared_and_the_comparison_says_so(
     found = compared(index)
     assert [(pair.task.task_index, pair.rate) for pair in found.lost] == [(0, 0.5)]
     assert (found.n_paired, found.shapes, found.baseline_shapes) == (2, ["folded system", "tools as text"], [""])
-    assert found.shape_note == "requests differ: selection folded system and tools as text, baseline as usual"
+    assert found.shape_note == "requests differ: selection folded system and tools as text, the other as usual"
 
 
 def test_selections_of_the_same_shape_need_no_note(index: EpisodeIndex) -> None:
