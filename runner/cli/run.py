@@ -489,7 +489,7 @@ def print_summary(results: list[BatchResult], data_dir: Path, *, currency: str =
     else:
         title += " (baseline, no model)" if results[0].baseline else f" {models[0]}"
     if n_cancelled := sum(result.status == "cancelled" for result in results):
-        title += f", {n_cancelled} of {len(results)} batches cancelled"
+        title += f", {n_cancelled} of {len(results)} batches cancelled" if len(results) > 1 else ", cancelled"
     print_table(f"Results of {title}", columns, cells)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +47,7 @@ def test_the_oracle_is_always_named_as_a_baseline(tmp_path: Path) -> None:
         run_agentgym(tmp_path, "--run", "Maze", "--agent", "oracle").stdout + run_agentgym(tmp_path, "--results").stdout
     )
     assert "oracle (baseline, no model)" in output
-    assert "Baselines (no model)" in output
-    assert "Models" not in output
+    assert "│ oracle │ baseline │" in output
 
 
 def test_attempts_seed_and_the_random_agent_are_reproducible(tmp_path: Path) -> None:
@@ -314,6 +315,24 @@ def test_an_interrupted_run_is_stored_and_summarized(tmp_path: Path) -> None:
     files = list((tmp_path / "data" / "runs" / batch["batch_id"]).iterdir())
     assert len(files) == batch["n_episodes"]
     assert all(file.suffix == ".json" for file in files)
+
+
+def test_an_interrupted_battery_says_what_was_cancelled_and_not_begun(tmp_path: Path) -> None:
+    command = [COMMAND, "--battery", "lightweight", "--agent", "oracle", "--repeat", "2000"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        assert next(line for line in process.stderr if "BabyAI · oracle: task 2" in line)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stdout.lstrip().startswith("Results of oracle (baseline, no model), cancelled\n")
+    assert re.search(r"^BabyAI: cancelled after \d+ of 2000 episodes$", stderr, re.MULTILINE)
+    assert "Not begun: TextCraft, Maze, Wordle\n" in stderr
+    with closing(sqlite3.connect(tmp_path / "data" / "outbox.sqlite")) as outbox:
+        ((event,),) = outbox.execute("SELECT payload FROM events WHERE id LIKE 'battery:%'")
+    assert b'"n_cancelled":4' in event
 
 
 def test_a_killed_run_is_recovered_by_the_next_start(tmp_path: Path) -> None:

@@ -101,8 +101,9 @@ def make_reader(log: EventLog, query: EventQuery | None = None) -> EventReader:
                 mean_reward=0.5,
                 models=["first", "spare"],
                 node="pmoves-4090",
+                n_cancelled=1,
             ),
-            "2 batches · Maze, Wordle · 4 episodes · mean reward 0.5 · first, spare",
+            "2 batches · Maze, Wordle · 1 cancelled · 4 episodes · mean reward 0.5 · first, spare",
             "",
         ),
         (

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from agentgym_tui.presenters.number_format import UNKNOWN
-from agentgym_tui.presenters.run_rows import RunRows, episodes_per_minute, runs_summary
+from agentgym_tui.presenters.run_rows import RunRows, episodes_per_minute, run_detail, runs_summary, state_cell
 from agentgym_tui.presenters.status_line import progress_line, time_left
 from agentgym_tui.state.batches import MAX_BATCHES, BatchRun
 from agentgym_tui.state.run_store import RunStore
@@ -129,10 +129,11 @@ def test_a_run_of_one_of_several_nodes_has_its_name_and_is_found_by_it() -> None
 @pytest.mark.parametrize(
     ("statuses", "expected"),
     [
-        (("completed", "cancelled"), "cancelled"),
-        (("cancelled", "completed"), "cancelled"),
-        (("completed", "completed"), "completed"),
-        (("cancelled", "interrupted"), "interrupted"),
+        (("completed", "cancelled"), "○ 1 cancelled"),
+        (("cancelled", "completed"), "○ 1 cancelled"),
+        (("cancelled", "cancelled"), "○ cancelled"),
+        (("completed", "completed"), "✓ completed"),
+        (("cancelled", "interrupted"), "! interrupted"),
     ],
 )
 def test_a_battery_is_completed_only_if_all_its_batches_are(statuses: Sequence[str], expected: str) -> None:
@@ -140,7 +141,9 @@ def test_a_battery_is_completed_only_if_all_its_batches_are(statuses: Sequence[s
     states = [batch_state(n, status, battery_id="battery") for n, status in enumerate(statuses)]
     store.apply_list(node_list(*states))
     tree.update(store)
-    assert tree.rows[0].status == expected
+    assert state_cell(tree.rows[0]).text == expected
+    counted = "".join(cell.text for cell in run_detail(tree.rows[0], store, 300))
+    assert all(status in counted for status in statuses)
 
 
 def test_a_run_whose_length_is_not_known_has_no_planned_episodes() -> None:

@@ -58,6 +58,20 @@ def test_the_sentence_names_rate_and_bound(data_dir: Path, capsys: pytest.Captur
     assert f"6 tasks lost and 0 won against {OLD}, p = 0.0312" in errors
 
 
+def test_models_and_baselines_are_rows_of_one_table_in_a_pipe_of_any_width(
+    data_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    record_episodes(data_dir, batch_id=TEXT, agent="oracle", model=None)
+    assert results(data_dir) == 0
+    _, _, header, _, *rows = capsys.readouterr().out.splitlines()
+    names = [name.strip() for name in header.strip("┃").split("┃")]
+    assert (names[:4], names[-3:]) == (["environment", "agent", "model", "n"], ["tokens", "latency", "cost"])
+    players = [[cell.strip() for cell in row.strip("│").split("│")] for row in rows[:2]]
+    assert [cells[1:3] for cells in players] == [["react", "small"], ["oracle", "baseline"]]
+    assert {len(cells) for cells in players} == {len(names)}
+
+
 def test_an_unknown_batch_is_invalid_usage(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert results(data_dir, "--batch", "nope") == 2
     assert "--batch nope: no batch or battery with this id has an episode" in capsys.readouterr().err

@@ -306,4 +306,4 @@ def test_a_battery_ends_with_its_last_batch(path: Path) -> None:
         queue.set_status(second.batch_id, status)
         assert queue.ended_batteries() == {}
     queue.set_status(second.batch_id, "cancelled", n_done=1)
-    assert queue.ended_batteries() == {battery_id: EndedBattery(3, 0)}
+    assert queue.ended_batteries() == {battery_id: EndedBattery(3, 1)}

@@ -261,7 +261,7 @@ def test_a_dry_run_prints_warnings_that_do_not_fail_it(tmp_path: Path) -> None:
     data_dir.chmod(0o1777)
     done = run_agentgym(tmp_path, "--run", "Maze", "--agent", "oracle", "--dry-run", "--data-dir", str(data_dir))
     assert done.returncode == 0
-    assert f"{data_dir} can be changed by every user of this machine; run: chmod o-w {data_dir}\n" in done.stdout
+    assert f"{data_dir}: can be changed by every user of this machine; run: chmod o-w {data_dir}\n" in done.stdout
     assert done.stdout.startswith("warn state directory: ")
     assert "\nok   Maze with oracle: 1 episode" in done.stdout
 
@@ -271,7 +271,7 @@ def test_a_state_directory_that_every_user_can_change_is_a_warning(tmp_path: Pat
     data_dir.chmod(0o1777)
     rows = run_preflight(tmp_path)
     (row,) = [row for row in rows if row.what == "state directory"]
-    assert (row.state, row.cause) == ("warn", f"{data_dir} can be changed by every user of this machine")
+    assert (row.state, row.cause) == ("warn", "can be changed by every user of this machine")
     assert row.hint == f"run: chmod o-w {data_dir}"
     data_dir.chmod(0o755)
     assert states(run_preflight(tmp_path))["state directory"] == "ok"
