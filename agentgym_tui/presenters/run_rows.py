@@ -290,9 +290,8 @@ def ended_line(store: RunStore, key: str, width: int) -> Line:
 
 def ended_run_text(batches: Sequence[BatchRun], key: str) -> str:
     parts = [f"battery of {len(batches)} ended: {_n_done(batches):,} episodes"] if len(batches) > 1 else []
-    n_cancelled = sum(batch.status == "cancelled" for batch in batches)
-    if parts and n_cancelled:
-        parts.append(f"{n_cancelled} of {len(batches)} environments cancelled")
+    if parts and (n_cancelled := sum(batch.status == "cancelled" for batch in batches)):
+        parts.append(f"{n_cancelled} of {len(batches)} cancelled")
     if parts and (n_errors := sum(batch.n_errors for batch in batches)):
         parts.append(pluralize(n_errors, "error"))
     return ", ".join([*parts, f"{key} shows the summary"])

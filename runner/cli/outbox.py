@@ -78,9 +78,7 @@ def _send_history(outbox: Outbox, egress: str | None) -> bool:
         return False
     outbox.register_sinks(egress)
     n, broker = outbox.send_earlier(egress), broker_name(egress)
-    print_stderr(
-        f"{pluralize(n, 'earlier event')} queued for {broker}" if n else f"No earlier event is left for {broker}"
-    )
+    print_stderr(f"{pluralize(n, 'earlier event')} queued for {broker}" if n else f"No earlier event for {broker}")
     return n > 0
 
 
@@ -96,12 +94,8 @@ def _report(sinks: Mapping[str, SinkReport], letters: Sequence[DeadLetter], *, a
         print_json({"sinks": sinks, "dead_letters": letters})
         return
     rows = [
-        (
-            broker_name(name),
-            "" if sink.configured else "not configured",
-            *map(str, (sink.pending, sink.acked, sink.dead, sink.held)),
-        )
-        for name, sink in sinks.items()
+        (name, "" if sink.configured else "not configured", *map(str, (sink.pending, sink.acked, sink.dead, sink.held)))
+        for name, sink in zip(map(broker_name, sinks), sinks.values(), strict=True)
     ]
     print_table("Outbox", ("broker", "", "waiting", "recently delivered", "dead letters", "earlier"), rows)
     rows = [

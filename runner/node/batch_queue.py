@@ -310,9 +310,7 @@ class BatchQueue:
             try:
                 set_aside(self._path, self._path.with_name(f"{FILE_NAME}.damaged"))
             except OSError as exc:
-                raise StoreError(
-                    f"{self._path} cannot be renamed: {exc.strerror}; move it away (no episode is lost)"
-                ) from exc
+                raise StoreError(f"{self._path} cannot be renamed: {exc}; move it away (no episode is lost)") from exc
         elif not content.startswith(b"\n"):
             problem = "its first line is missing"
         if problem is not None:

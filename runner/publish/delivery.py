@@ -32,7 +32,7 @@ from runner.events.codec import headers_for
 from runner.events.subjects import EVENTS_STREAM
 from runner.publish.outbox import Ack, Outbox, OutboxEvent
 from runner.publish.sink import SinkConnection, broker_name
-from runner.util.display_text import mask, one_line, pluralize
+from runner.util.display_text import mask, one_line
 
 logger = logging.getLogger(__name__)
 
@@ -289,17 +289,11 @@ class StreamRoutes:
             if self._owned:
                 raise
             # An external broker may only allow publishing; then events that its stream loses are not sent again.
-            logger.info(
-                "%s does not let its stream %s be read, so events that it loses are not sent again: %s",
-                broker_name(self._key),
-                stream,
-                error_text(exc),
-            )
+            logger.info("%s does not show its stream %s: %s", broker_name(self._key), stream, error_text(exc))
             return
         last_seq = await self._last_kept(js, stream, info.state.last_seq)
         lost = await asyncio.to_thread(
             self._outbox.reconcile_stream, self._key, stream, created=info.created, last_seq=last_seq
         )
         if lost:
-            broker, n_lost = broker_name(self._key), pluralize(lost, "event")
-            logger.warning("%s has lost %s of its stream %s and gets them again", broker, n_lost, stream)
+            logger.warning("%s gets the %d events again that %s lost", broker_name(self._key), lost, stream)

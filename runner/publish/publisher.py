@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Coroutine, Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from nats.aio.client import Client
@@ -31,16 +31,7 @@ from runner.publish.delivery import (
     is_cancelled,
 )
 from runner.publish.outbox import LOCAL, Ack, DeadLetter, Outbox, OutboxEvent
-from runner.publish.sink import (
-    OnState,
-    Sink,
-    SinkConnection,
-    SinkState,
-    SinkStatus,
-    broker_name,
-    sink_key,
-    sink_lock_path,
-)
+from runner.publish.sink import OnState, Sink, SinkConnection, SinkState, sink_key, sink_lock_path
 from runner.util.files import file_lock
 from runner.util.sqlite import FileState
 
@@ -269,15 +260,6 @@ class _OutboxSender(msgspec.Struct):
         self.unmarked.clear()
 
 
-_STATES: Final[dict[SinkStatus, str]] = {
-    "absent": "has no address, so events wait",
-    "connecting": "is connecting",
-    "up": "is connected",
-    "down": "is not connected, so events wait",
-    "stalled": "is connected, but events wait",
-}
-
-
 async def _wait(change: Coroutine[Any, Any, object], timeout_s: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
@@ -322,11 +304,7 @@ class Publisher:
             self._outbox.register_sinks(*(keys := self._sink_keys()))
             self.n_held = self._outbox.n_held(*keys)
         except StoreError as exc:
-            logger.warning(
-                "the brokers cannot be noted in the outbox; the next attempt follows in %g s: %s",
-                MAINTENANCE_INTERVAL_S,
-                exc,
-            )
+            logger.warning("the brokers cannot be noted in the outbox now, but later: %s", exc)
 
     def send_earlier(self) -> int | None:
         """Send what is earlier than its sink and return the number of events; None if no sink is external.
@@ -401,8 +379,7 @@ class Publisher:
 
     def _on_sink_state(self, state: SinkState) -> None:
         level = logging.INFO if state.cause is None else logging.WARNING
-        cause = f": {state.cause}" if state.cause else ""
-        logger.log(level, "%s %s%s", broker_name(state.sink), _STATES[state.status], cause)
+        logger.log(level, "%s", state.text)
         if self._on_state is not None:
             self._on_state(state)
 

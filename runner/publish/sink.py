@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from nats.aio.client import Client
@@ -21,6 +21,14 @@ from runner.errors import RunnerError
 from runner.publish.outbox import LOCAL
 
 SinkStatus: TypeAlias = Literal["absent", "connecting", "up", "down", "stalled"]
+
+_STATES: Final[dict[SinkStatus, str]] = {
+    "absent": "has no address, so events wait",
+    "connecting": "is connecting",
+    "up": "is connected",
+    "down": "is not connected, so events wait",
+    "stalled": "is connected, but events wait",
+}
 
 ADDRESS_POLL_S = 1.0
 """Seconds between two reads of the address while a sink has none."""
@@ -47,6 +55,10 @@ class SinkState(msgspec.Struct, frozen=True):
     sink: str
     status: SinkStatus
     cause: str | None = None
+
+    @property
+    def text(self) -> str:
+        return f"{broker_name(self.sink)} {_STATES[self.status]}{(self.cause and f': {self.cause}') or ''}"
 
 
 OnState: TypeAlias = Callable[[SinkState], None]

@@ -85,9 +85,7 @@ class EpisodeStore:
         try:
             make_folder(self.runs)
         except OSError as exc:
-            raise StoreError(
-                f"{self.runs} cannot be created: {exc.strerror}; choose another folder with --data-dir"
-            ) from exc
+            raise StoreError(f"{self.runs} cannot be created: {exc.strerror}; name another --data-dir") from exc
 
     @property
     def is_writable(self) -> bool:

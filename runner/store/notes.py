@@ -152,9 +152,7 @@ class Notes:
         try:
             make_folder(self.path.parent)
         except OSError as exc:
-            raise StoreError(
-                f"{self.path.parent} cannot be created: {exc.strerror}; choose another with --data-dir"
-            ) from exc
+            raise StoreError(f"{self.path.parent} cannot be created: {exc.strerror}; name another --data-dir") from exc
         with (
             closing(Database(self.path, _SCHEMA, busy_timeout_s=BUSY_TIMEOUT_S)) as database,
             database.session() as connection,

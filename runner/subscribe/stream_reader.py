@@ -361,9 +361,7 @@ class StreamReader:
             position.move(first - 1)
         elif cursor is not None and cursor > state.last_seq:
             lost = cursor - state.last_seq
-            self._notify(
-                Notice(kind="gap", text=f"the stream {self._stream} lost its newest {pluralize(lost, 'message')}")
-            )
+            self._notify(Notice(kind="gap", text=f"stream {self._stream} lost its newest {lost} messages"))
             position.go_back(state.last_seq)
         elif cursor is not None and first > cursor + 1:
             self._notify(removed_unread_notice(self._stream, first - cursor - 1, at_most=bool(self._patterns)))

@@ -264,7 +264,8 @@ async def test_a_new_address_gets_what_ends_from_then_on_and_all_that_is_stored_
     assert (await count_stored(nats_server, "episode")).keys() == episode_event_ids(data_dir) - earlier
     environ = {"NATS_URL": egress.url}
     sent = await asyncio.to_thread(run_agentgym, data_dir.parent, "outbox", "--send-history", environ=environ)
-    assert (sent.returncode, sent.stderr) == (0, f"{N_EPISODES + 1} earlier events queued for egress {egress.url}\n")
+    queued = f"{N_EPISODES + 1} earlier events queued for the external broker {egress.url}\n"
+    assert (sent.returncode, sent.stderr) == (0, queued)
     await play_to_the_end(play, data_dir, egress)
     await assert_each_event_once(nats_server, data_dir)
 
