@@ -287,6 +287,7 @@ def test_a_preflight_has_the_lines_of_the_field_runners_page(tmp_path: Path) -> 
     failed = run_agentgym(tmp_path, "preflight", "--env", "Maze", environ=UNREACHABLE_ENDPOINTS).stdout
     assert "TensorZero: DOWN\nNATS: unreachable\nOllama: qwen3:8b\n" in passed
     assert "TensorZero: DOWN\nNATS: unreachable\nOllama qwen3 models not found\n" in failed
+    assert "│ model gateway    │ FAIL  │ qwen35_9b at http://" in failed
     with RudeModel(routes={"/healthz": http_response(200, b'{"status":"ok"}')}) as monitor:
         (tmp_path / "lab.yaml").write_text(json.dumps({"id": "lab", "nats": {"monitor_url": monitor.origin}}))
         options = ("preflight", "--config", "lab.yaml", "--env", "Maze", "--agent", "oracle", "--json")
