@@ -17,6 +17,7 @@ from textual.keys import Keys
 from agentgym_tui.commands import (
     COMMANDS,
     FIXED_KEYS,
+    QUESTIONS,
     Command,
     Keymap,
     apply_together,
@@ -184,6 +185,8 @@ def _key_problem(command: Command, names: Sequence[str]) -> str:
             reason = f"sent as {alias} by terminals"
         elif key in _RESERVED_KEYS or not is_key or not _MODIFIERS.issuperset(modifiers):
             reason = "not a usable key"
+        elif command.scope in QUESTIONS and key == "enter":
+            reason = "the key of the focused button"
         elif scope_of(command.scope).typing and typed_character(key) is not None:
             reason = "a character typed into the field"
         if reason and key not in command.keys.split(","):

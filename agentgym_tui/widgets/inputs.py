@@ -118,6 +118,7 @@ class CheckList(LineList):
     def __init__(self, names: Sequence[str], chosen: set[int], *, id: str) -> None:
         self.chosen = chosen
         super().__init__(CheckRows(names, chosen), id=id)
+        self.handles_enter = False  # it leads to the button of the form
 
     def on_mount(self) -> None:
         self.move_to(min(self.chosen, default=0))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from textual import on
 from textual.app import ComposeResult
@@ -21,7 +21,7 @@ from agentgym_tui.presenters.episode_facts import note_line
 from agentgym_tui.presenters.number_format import format_size, pluralize
 from agentgym_tui.safe_text import masked_line, masked_rows, sanitize_line, sanitize_message
 from agentgym_tui.screens.base import ConsoleScreen, DialogFrame
-from agentgym_tui.screens.dialogs.forms import Form, Row, field_row
+from agentgym_tui.screens.dialogs.forms import MOVES, Form, Row, field_row
 from agentgym_tui.screens.dialogs.texts import clean_up_dialog, kept_texts
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.library import Exporter, ExportJob
@@ -148,6 +148,7 @@ class ExportForm(Form[None]):
 
     SCOPE = "export"
     AUTO_FOCUS = "#format"
+    BUTTONS: ClassVar = {"start": "Write", "audit": "Audit", "close": "Close"}
     n_report = 8
 
     def __init__(self, exporter: Exporter, episode_ids: Sequence[str], formats: Sequence[Format], query: str) -> None:
@@ -155,18 +156,19 @@ class ExportForm(Form[None]):
         self._exporter, self._ids, self._formats, self._query = exporter, list(episode_ids), formats, query
         self._format = OptionStepper([each.title for each in formats], id="format")
         self._filters = CheckList([*FILTERS.values()], set(), id="filters")
-        self._filters.handles_enter = False  # so that it starts the export
         self._job: ExportJob | None = None
         self._is_audit = False
 
     def compose(self) -> ComposeResult:
         title = f"Export {pluralize(len(self._ids), 'episode')}"
-        with DialogFrame(title, keys="{export.start} writes · {export.audit} audits · {export.close} stops or closes"):
+        keys = MOVES + " · {checks.toggle} checks · {checks.all} all · {export.start} Write · {export.close} closes"
+        with DialogFrame(title, keys=keys):
             yield field_row("format", self._format)
             output = SearchInput(self._default_path, id="output", compact=True, max_length=MAX_PATH)
             yield field_row("output", output)
             yield self._filters
             yield StaticLines(self.report_lines, id="report")
+            yield self.buttons()
 
     def on_mount(self) -> None:
         self.set_interval(PROGRESS_S, self._show_progress)
@@ -244,8 +246,8 @@ class TagDialog(Form[None]):
     """
 
     SCOPE = "tags"
-    SUBMIT = "save"
     AUTO_FOCUS = ""
+    BUTTONS: ClassVar = {"save": "Save", "close": "Close"}
     n_report = 2
     _report = (_TAG_HINT,)
     _is_sending = False
@@ -269,13 +271,16 @@ class TagDialog(Form[None]):
         self._note_id = new_ulid()  # so that a repeated request adds no second note
 
     def compose(self) -> ComposeResult:
-        keys = "{tags.save} saves · {tags.remove} removes a note · {tags.close} closes"
+        keys = MOVES + " · {tags.save} Save · {tags.remove} deletes the note · {tags.close} closes"
         with DialogFrame(self._title, keys=keys):
             tags = " ".join([*self._before, ""]).lstrip()
             yield SearchInput(tags, placeholder="tags", id="words", compact=True, select_on_focus=False)
             yield SearchInput(placeholder="a new note", id="remark", compact=True, max_length=MAX_NOTE_CHARS)
             yield StaticLines(self.report_lines, id="report")
-            yield LineList(self._lines(), id="notes")
+            notes = LineList(self._lines(), id="notes")
+            notes.handles_enter = False
+            yield notes
+            yield self.buttons()
 
     def on_mount(self) -> None:
         self.set_focus(self.query_one("#words" if self._step is None else "#remark"))

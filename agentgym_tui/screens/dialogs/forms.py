@@ -17,6 +17,7 @@ from textual.screen import ScreenResultType
 from textual.widget import Widget
 from textual.widgets import Button, Input
 
+from agentgym_tui.commands import bindings
 from agentgym_tui.presenters.cells import LIST_MARGIN, Cell, FixedLines, Line, Tone, wrap_text
 from agentgym_tui.presenters.live import no_environments
 from agentgym_tui.presenters.number_format import pluralize
@@ -43,6 +44,7 @@ from agentgym_tui.sessions.run_commands import (
 from agentgym_tui.sessions.session import Session
 from agentgym_tui.sinks import as_label
 from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.inputs import CheckList, OptionStepper, SearchInput, TextField
 from agentgym_tui.widgets.lists import LineList, StaticLines
 from runner.errors import ConfigError
@@ -54,16 +56,35 @@ if TYPE_CHECKING:
     from runner.node.preflight import ModelTrial
 
 Row: TypeAlias = tuple[str, Tone]
+MOVES: Final = "{fields.previous} {fields.next} {focus.next} move"
+"""What the border of a form begins with."""
 
 
 class Form(DialogScreen[ScreenResultType]):
-    """A dialog with fields in rows, and a report of what came of them."""
+    """A dialog with fields in rows, buttons, and a report of what came of them.
 
-    SUBMIT: ClassVar[str] = "start"
-    """Action of Enter in a field."""
+    Enter in a field leads to the first button, and on a button runs it.
+    """
+
+    BUTTONS: ClassVar[Mapping[str, str]]
+    """Titles by the action of each button."""
     n_report = 9
     """Most rows of the report."""
     _report: Sequence[Row] = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        add_bindings(self, bindings("fields"))
+
+    def buttons(self) -> Horizontal:
+        each = [Button(as_label(title), id=action, compact=True) for action, title in self.BUTTONS.items()]
+        each[0].variant = "primary"
+        for button in each:
+            button.active_effect_duration = 0.0  # during which it would ignore the next key
+        return Horizontal(*each, id="buttons")
+
+    def action_main(self) -> None:
+        self.query(Button).first().focus()
 
     def report(self, *rows: Row) -> None:
         self._report = rows
@@ -79,9 +100,12 @@ class Form(DialogScreen[ScreenResultType]):
         return self.query_one(f"#{field}", Input).value.strip()
 
     @on(Input.Submitted)
-    async def _submitted(self) -> None:
-        if self.accepts_keys:
-            await self.run_action(self.SUBMIT)
+    def _submitted(self) -> None:
+        self.action_main()
+
+    @on(Button.Pressed)
+    async def _pressed(self, pressed: Button.Pressed) -> None:
+        await self.run_action(pressed.button.id or "")
 
 
 def field_row(title: str, *widgets: Widget) -> Horizontal:
@@ -119,6 +143,7 @@ class RunForm(Form[None]):
 
     SCOPE = "form"
     AUTO_FOCUS = "#envs"
+    BUTTONS: ClassVar = {"start": "Start", "close": "Close"}
 
     def __init__(
         self,
@@ -147,7 +172,7 @@ class RunForm(Form[None]):
     def compose(self) -> ComposeResult:
         last = self._commands.last_run
         numbers, texts = form_texts(last), {"models": ",".join(last.models) if last else ""}
-        keys = "{form.start} starts · {focus.next} next · {checks.toggle} chooses · {form.close} closes"
+        keys = MOVES + " · {checks.toggle} checks · {checks.all} all · {form.start} Start · {form.close} closes"
         with DialogFrame("Run", keys=keys, id="form"):
             yield StaticLines(self.report_lines, id="report")
             with Horizontal(id="columns"):
@@ -173,9 +198,7 @@ class RunForm(Form[None]):
                             texts.get(id, ""), placeholder=hint, id=id, max_length=MAX_MODELS_CHARS, compact=True
                         )
                         yield field_row(title, text, self._beside(id))
-            with Horizontal(id="buttons"):
-                yield Button(as_label("Start"), id="start", compact=True, variant="primary")
-                yield Button(as_label("Close"), id="close", compact=True)
+            yield self.buttons()
 
     def _beside(self, field: str) -> StaticLines:
 
@@ -212,16 +235,6 @@ class RunForm(Form[None]):
             self.leave()
         finally:
             self._is_sending = False
-
-    @on(Button.Pressed, "#start")
-    @on(LineList.Selected)
-    def _start_pressed(self) -> None:
-        if self.accepts_keys:
-            self.action_start()
-
-    @on(Button.Pressed, "#close")
-    def _close_pressed(self) -> None:
-        self.action_close()
 
     @on(OptionStepper.Changed)
     @on(Input.Changed)
@@ -349,17 +362,18 @@ class ModelForm(Form[Path]):
     """A form with a server, its model and the variable of its key; its result is the file of a new profile."""
 
     SCOPE = "model"
-    SUBMIT = "try_model"
     AUTO_FOCUS = "#url"
+    BUTTONS: ClassVar = {"try_model": "Try", "write": "Write", "close": "Close"}
     _is_trying = False
 
     def compose(self) -> ComposeResult:
-        keys = "{model.try} tries it · {model.write} writes its profile · {model.close} stops or closes"
+        keys = MOVES + " · {model.try} Try · {model.close} stops or closes"
         with DialogFrame("A model of your own", keys=keys):
             for id, (title, placeholder) in _MODEL_FIELDS.items():
                 field = SearchInput(id=id, placeholder=placeholder, compact=True, max_length=MAX_CHARS)
                 yield field_row(title, field)
             yield StaticLines(self.report_lines, id="report")
+            yield self.buttons()
 
     def action_try_model(self) -> None:
         if not self._is_trying:

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widgets import Button
 
-from agentgym_tui.commands import commands_of, keymap_of
+from agentgym_tui.commands import Command, bindings, commands_of, keymap_of
 from agentgym_tui.presenters.cells import Cell, Line, Tone, cut_start, wrap_text
 from agentgym_tui.presenters.number_format import format_size, format_time, pluralize
 from agentgym_tui.presenters.payload import HexRows
@@ -23,6 +23,7 @@ from agentgym_tui.sinks import as_label
 from agentgym_tui.state.batches import BatchRun
 from agentgym_tui.state.nodes import NodeInfo, ProfileDifference, VariableChange
 from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.lists import LineList, StaticLines, WrappedText
 
 if TYPE_CHECKING:
@@ -43,38 +44,40 @@ _VARIABLE_CHANGES: Final[dict[VariableChange, str]] = {
 class ConfirmDialog(DialogScreen[str]):
     """A dialog with a question; its result is the name of the chosen answer.
 
-    The commands of the scope are the answers; their actions have the form ``answer('…')``. ``question`` is called again
-    whenever the store has changed, and returns None once it need not be answered, which gives the default answer.
+    The commands of the scope are the answers; their actions have the form ``answer('…')``. The first one is harmless,
+    and has the focus at the beginning. ``question`` is called again whenever the store has changed, and returns None
+    once it need not be answered, which gives the first answer.
     """
 
     AUTO_FOCUS = ""
 
-    def __init__(
-        self, scope: str, title: str, question: Callable[[], Sequence[Line] | None], default: str = "nothing"
-    ) -> None:
+    def __init__(self, scope: str, title: str, question: Callable[[], Sequence[Line] | None]) -> None:
         self.SCOPE = scope
         super().__init__()
-        self._title, self._question, self._default = title, question, default
+        add_bindings(self, bindings("fields"))
+        self._title, self._question, self._answers = title, question, commands_of(scope)
 
     def compose(self) -> ComposeResult:
-        with DialogFrame(self._title, keys="{focus.next} and {field.submit} choose"):
+        move = "{fields.previous} {fields.next} {focus.next} choose · {field.submit} answers"
+        with DialogFrame(self._title, keys=move):
             yield StaticLines(id="question")
-            for command in commands_of(self.SCOPE):
+            for command in self._answers:
                 with Horizontal(classes="answer"):
-                    label = f"{command.title} ({keymap_of(self.app).display(command)[0]})"
-                    yield Button(as_label(label), id=command.action.split("'")[1], compact=True)
+                    keys = " ".join(keymap_of(self.app).display(command))
+                    label = f"{command.title} ({keys})" if keys else command.title
+                    yield Button(as_label(label), id=_answer_of(command), compact=True)
                     yield StaticLines(lambda _, about=command.help: [[Cell(about, "dim")]])  # type: ignore[misc]
 
     def on_mount(self) -> None:
         self._show_question()
-        self.query_one(f"#{self._default}").focus()
+        self.query_one(f"#{_answer_of(self._answers[0])}").focus()
 
     def draw(self, store: RunStore) -> None:
         self._show_question()
 
     def _show_question(self) -> None:
         if (lines := self._question()) is None:
-            self.leave(self._default)
+            self.leave(_answer_of(self._answers[0]))
             return
         heading = self.query_one("#question", StaticLines)
         heading.styles.height = len(lines) + 2
@@ -88,9 +91,13 @@ class ConfirmDialog(DialogScreen[str]):
         self.leave(pressed.button.id or "")
 
 
+def _answer_of(command: Command) -> str:
+    return command.action.split("'")[1]
+
+
 def quit_dialog(store: RunStore) -> ConfirmDialog:
     """The result is ``stop``, ``leave`` or ``stay``."""
-    return ConfirmDialog("quit", "Leave the console?", partial(_unfinished_lines, store), default="leave")
+    return ConfirmDialog("quit", "Leave the console?", partial(_unfinished_lines, store))
 
 
 def stop_node_dialog(store: RunStore) -> ConfirmDialog:

@@ -207,19 +207,20 @@ async def test_q_exits_at_once_when_no_episode_runs() -> None:
 
 @pytest.mark.parametrize("key", ["ctrl+c", "ctrl+q", "q"])
 @pytest.mark.parametrize(
-    ("stays", "answer", "cancelled"), [((), "s", True), (("escape", "q"), "l", False), ((), "enter", False)]
+    ("stays", "answer", "cancelled"),
+    [((), ("up", "enter"), True), (("escape", "n", "enter"), ("y",), False), ((), ("down", "enter"), False)],
 )
 async def test_quitting_opens_a_dialog_while_episodes_run(
-    key: str, stays: Sequence[str], answer: str, cancelled: bool
+    key: str, stays: Sequence[str], answer: Sequence[str], cancelled: bool
 ) -> None:
     session = busy_session()
     app = Console(session)
     async with app.run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "task 3")
-        for each in (*stays, answer):
+        for each in (*((stay,) for stay in stays), answer):
             await pilot.press(key)
             await wait_for_text(pilot, "Leave the console?", "1 episode running, 7 remaining", "3/10 Wordle running")
-            await pilot.press(each)
+            await pilot.press(*each)
             if each != answer:
                 await wait_until(pilot, lambda: isinstance(app.screen, LiveScreen), "the live screen")
                 assert session.fake_control.commands == []
@@ -253,10 +254,10 @@ async def test_quitting_cancels_a_battery_and_a_rejection_keeps_the_console_open
         session.fake_control.refusal = ControlRequestError("cancel: no response", "press N")
         await pilot.press("q")
         await wait_for_text(pilot, "Leave the console?", "and 2 more")
-        await pilot.press("s")
+        await pilot.press("shift+tab", "enter")
         await wait_for_text(pilot, "cancel: no response", "press N")
         session.fake_control.refusal = None
-        await pilot.press("q", "s")
+        await pilot.press("q", "shift+tab", "enter")
         await wait_until(pilot, lambda: not app.is_running, "the end")
     assert session.fake_control.commands == [("cancel", None, None)]
 
@@ -274,7 +275,7 @@ async def test_quitting_after_the_node_is_lost_needs_no_decision() -> None:
                 session.store.set_link(BusLink("disconnected"))
                 session.store.mark_node_lost(NODE)
                 await wait_for_text(pilot, "Nothing is running")
-                await pilot.press("s")
+                await pilot.press("shift+tab", "enter")
             await wait_until(pilot, lambda app=app: not app.is_running, "the end")  # type: ignore[misc]
         assert session.fake_control.commands == []
 

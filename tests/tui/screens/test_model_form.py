@@ -76,14 +76,14 @@ async def test_a_wrong_key_is_corrected_and_the_server_becomes_a_profile(
     with ModelServer(ScriptResponder([WALK]), models=("small",), token=KEY) as server:
         async with console_pilot(session, SIZE) as pilot:
             await fill_form(pilot, server.url, "small", "LAB_KEY", "My lab")
-            await pilot.press("enter")
+            await pilot.press("enter", "enter")
             await wait_for_report(pilot, "HTTP 401", "set the variable LAB_KEY to a valid key", "→ set it in the shell")
             monkeypatch.setenv("LAB_KEY", KEY)
             await pilot.press("enter")
             found = await wait_for_report(pilot, "✓ an OpenAI-compatible server answers at", "and takes small", "✓ req")
             assert "✓ requests: as usual; wrote its action as text; 2 of 2 answers" in found
             assert KEY not in screen_text(pilot.app)
-            await pilot.press("ctrl+s")
+            await pilot.press("right", "enter")
             await wait_for_text(pilot, "new profile, also for agentgym-tui launch --config my-lab-2")
             assert session.profiles == [folder / "my-lab-2.yaml"]
     written = profiles(folder)
@@ -105,7 +105,7 @@ async def test_a_wrong_key_is_corrected_and_the_server_becomes_a_profile(
 async def test_what_is_wrong_is_shown(texts: tuple[str, ...], shown: str, hidden: str) -> None:
     async with console_pilot(empty_session(), SIZE) as pilot:
         await fill_form(pilot, *texts)
-        await pilot.press("enter")
+        await pilot.press("enter", "enter")
         assert hidden not in await wait_for_report(pilot, shown)
 
 
@@ -113,7 +113,7 @@ async def test_a_key_in_place_of_its_variable_is_not_written(folder: Path) -> No
     session = empty_session()
     async with console_pilot(session, SIZE) as pilot:
         await fill_form(pilot, "http://127.0.0.1:1/v1", "m", "sk-another-users-key")
-        await pilot.press("ctrl+s")
+        await pilot.press("enter", "right", "enter")
         await wait_for_report(pilot, "Expected the name of an environment variable, not its value")
     assert session.profiles == [] and profiles(folder).keys() == {"my-lab"}
 
@@ -125,7 +125,7 @@ async def test_hostile_texts_of_a_server_are_shown_safely() -> None:
         async with console_pilot(empty_session(), SIZE) as pilot:
             for model in ("m", "unknown"):
                 await fill_form(pilot, server.url, model)
-                await pilot.press("enter")
+                await pilot.press("enter", "enter")
                 await wait_for_text(pilot, "✗ ")
                 assert "\x1b" not in screen_text(pilot.app)
                 await pilot.press("escape")
@@ -142,6 +142,7 @@ async def test_a_trial_is_stopped_and_started_again() -> None:
     with RudeModel(answer, routes=routes) as server:
         async with console_pilot(empty_session(), SIZE) as pilot:
             await fill_form(pilot, server.url, "m")
+            await pilot.press("enter")
             for _ in range(2):
                 await pilot.press("enter")
                 await wait_for_report(pilot, "takes m", "asking the model …")

@@ -36,7 +36,8 @@ async def test_another_profile_is_shown_and_a_restart_is_offered_once() -> None:
         assert "Restart the node?" not in screen_text(pilot.app)
         session.store.set_profile_difference(CHANGED)
         await wait_for_text(pilot, "mine has changed since the node loaded it", "/etc/mine.yaml")
-        await pilot.press("N")
+        await pilot.press("N")  # no answer
+        await pilot.press("y")
         await wait_until(pilot, lambda: session.n_restarts == 1, "a restart")
 
 

@@ -159,7 +159,7 @@ async def test_enter_starts_the_run_of_the_form() -> None:
         await wait_for_text(pilot, "Welcome")
         await pilot.press("j", "R")
         await wait_until(pilot, lambda: isinstance(pilot.app.focused, CheckList), "the form")
-        await pilot.press("down", "space", "tab", "right", "down", "down", "down", "2", "enter")
+        await pilot.press("down", "space", "tab", "right", "down", "down", "down", "2", "enter", "enter")
         await wait_for_text(pilot, "random started on")
     (args,) = session.fake_control.started
     assert len(args.batch_id) == 26
@@ -188,12 +188,14 @@ async def test_errors_are_shown_beside_their_fields_and_prevent_a_start() -> Non
         await wait_for_text(pilot, "╭─ Run")
         pilot.app.screen.query_one("#repeat", Input).value = "0"
         await wait_for_text(pilot, "✗ at least 1")
-        await pilot.press("ctrl+s")
+        await pilot.press("enter", "enter")
         assert isinstance(pilot.app.screen, RunForm)
         pilot.app.screen.query_one("#repeat", Input).value = "3"
-        await pilot.press("a", "a", "ctrl+s")
+        pilot.app.screen.query_one(CheckList).focus()
+        await pilot.press("ctrl+a", "ctrl+a", "enter", "enter")
         await wait_for_text(pilot, "✗ choose one")
-        await pilot.press("a", "ctrl+s")
+        pilot.app.screen.query_one(CheckList).focus()
+        await pilot.press("ctrl+a", "enter", "enter")
         await wait_for_text(pilot, "21 episodes")
     assert [len(args.envs) for args in session.fake_control.started] == [7]
 
@@ -202,7 +204,7 @@ async def test_the_form_starts_with_the_values_of_the_last_run() -> None:
     session = empty_session()
     async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
-        await pilot.press("R", "tab", "right", "tab", "tab", "5", "enter")
+        await pilot.press("R", "tab", "right", "tab", "tab", "5", "enter", "enter")
         await wait_for_text(pilot, "5 episodes")
         await pilot.press("R")
         await pilot.pause()
@@ -231,7 +233,7 @@ async def test_the_keys_of_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
         assert envs.has_focus
         await pilot.press("space")
         assert envs.chosen == set()
-        await pilot.press("a")
+        await pilot.press("ctrl+a")
         assert len(envs.chosen) == 7
         monkeypatch.setattr(RunForm, "refresh", refresh)
         await pilot.press("tab")
@@ -273,7 +275,7 @@ async def test_a_rejected_run_is_shown_and_not_repeated_by_full_stop() -> None:
     session.fake_control.refusal = ControlRequestError("start: no response")
     async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
-        await pilot.press("R", "ctrl+s")
+        await pilot.press("R", "enter", "enter")
         await wait_for_text(pilot, "start: no response")
         await pilot.press("escape", "full_stop")
         await wait_for_text(pilot, "nothing has been started")
@@ -286,7 +288,7 @@ async def test_a_refused_form_keeps_its_entries_and_is_sent_again_with_the_same_
     session.fake_control.refusal = ControlRequestError("start: node n does not answer", "press N to start it again")
     async with Console(session).run_test(size=size, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
-        await pilot.press("R", "tab", "right", "tab", "tab", "5", "enter")
+        await pilot.press("R", "tab", "right", "tab", "tab", "5", "enter", "enter")
         await wait_for_text(pilot, "✗ start: node n does not answer; press N to start it again")
         assert pilot.app.screen.query_one("#repeat", Input).value == "5"
         assert pilot.app.screen.query_one("#agent", OptionStepper).index == 1
@@ -404,7 +406,7 @@ async def test_the_tasks_of_a_file_are_started_from_the_form(tmp_path: Path) -> 
         await pilot.press("R")
         await wait_for_text(pilot, "task file")
         pilot.app.screen.query_one("#tasks", Input).focus()
-        await pilot.press(*"/missing", "enter")
+        await pilot.press(*"/missing", "enter", "enter")
         await wait_for_text(pilot, "cannot be read")
         pilot.app.screen.query_one("#tasks", Input).value = str(tmp_path / "t")
         await pilot.press("enter")
@@ -425,7 +427,7 @@ async def test_a_sweep_with_a_budget_is_started_from_the_form_by_the_keyboard(si
             await pilot.press("down")
         await pilot.press(*"m1,m2")
         await wait_for_text(pilot, "m1,m2")
-        await pilot.press("enter")
+        await pilot.press("enter", "enter")
         await wait_until(pilot, lambda: bool(session.fake_control.started))
     (args,) = session.fake_control.started
     assert (args.repeat, args.until_width, args.budget, args.models) == (50, 0.2, Budget(cost=2.5), ["m1", "m2"])

@@ -69,7 +69,7 @@ async def test_the_dialog_adds_and_removes_only_what_was_edited() -> None:
         assert field.value == "good loop "
         session.fake_control.notes[episode_id(1)].append(note("tag", "from-another-console"))
         field.value = "loop, new  new "
-        await pilot.press("enter")
+        await pilot.press("enter", "enter")
         await wait_until(pilot, lambda: bool(session.fake_control.annotations))
         (args,) = session.fake_control.annotations
         assert (args.episode_id, args.add, args.remove) == (episode_id(1), ["new"], ["good"])
@@ -84,7 +84,7 @@ async def test_a_note_on_a_step_is_written_shown_and_removed() -> None:
         await wait_for_widget_text(pilot, HEADING, "#good #loop")
         await pilot.press("j", "m")
         await wait_for_text(pilot, "Tags and notes of step 1 of Wordle")
-        await pilot.press(*"guesses twice", "enter")
+        await pilot.press(*"guesses twice", "enter", "enter")
         await wait_for_widget_text(pilot, TRANSCRIPT, "■ ✎ note on the step", "ada", "guesses twice")
         (args,) = session.fake_control.annotations
         assert (args.step, args.note, args.add, args.remove) == (1, "guesses twice", [], [])
@@ -95,13 +95,13 @@ async def test_a_note_on_a_step_is_written_shown_and_removed() -> None:
         await wait_until(pilot, lambda: "guesses twice" not in widget_text(pilot, TRANSCRIPT))
         await pilot.press("j", "m")
         await wait_for_text(pilot, "Tags and notes of step 1 of Wordle")
-        await pilot.press(*"x", "tab", "x")  # the first x is typed
+        await pilot.press(*"D", "tab", "D")  # the first D is typed
         await wait_until(pilot, lambda: not any(each.kind == "note" for each in notes[episode_id(1)]))
         await pilot.press("escape")
         await wait_until(pilot, lambda: "✎" not in widget_text(pilot, HEADING))
         await pilot.press("T")
         await wait_for_text(pilot, "Tags and notes of Wordle")
-        await pilot.press("tab", *"of the whole", "enter")
+        await pilot.press("tab", *"of the whole", "enter", "enter")
         await pilot.press("k")
         await wait_for_widget_text(pilot, TRANSCRIPT, "■ ✎ note on the episode", "of the whole")
 
@@ -123,7 +123,7 @@ async def test_notes_of_another_console_appear_and_hostile_ones_are_harmless() -
         await pilot.press("m")
         await wait_for_text(pilot, "Tags and notes of step 0", "seen there")
         assert "\x1b" not in screen_text(pilot.app)
-        await pilot.press("enter")  # nothing has changed, so nothing is sent
+        await pilot.press("enter", "enter")  # nothing has changed, so nothing is sent
         await wait_until(pilot, lambda: type(pilot.app.screen).__name__ == "EpisodeScreen")
     assert session.fake_control.annotations == []
 
@@ -157,14 +157,14 @@ async def test_a_refused_change_keeps_the_dialog_and_its_text() -> None:
     async with console_pilot(session) as pilot:
         await pilot.press("2", "T")
         await wait_for_text(pilot, "Tags and notes of")
-        await pilot.press(*"a-b", "enter")
+        await pilot.press(*"a-b", "enter", "enter")
         await wait_for_widget_text(pilot, NOTE, "✗ annotate: no ␛ tag; join its words")
         assert pilot.app.screen.query_one("#words", Input).value == "a-b"
         await pilot.press("escape")
         await wait_for_widget_text(pilot, SUMMARY, "episodes")
         await pilot.press("T")
         await wait_for_text(pilot, "Tags and notes of")
-        await pilot.press("enter")  # nothing has changed
+        await pilot.press("enter", "enter")  # nothing has changed
         await wait_for_widget_text(pilot, SUMMARY, "episodes")
     assert session.fake_control.annotations == []
 
