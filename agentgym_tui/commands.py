@@ -476,7 +476,8 @@ class Keymap(msgspec.Struct, frozen=True):
         return self.overrides.get(command.id, command.keys)
 
     def display(self, command: Command) -> list[str]:
-        return display_keys(self.keys_for(command))
+        keys = self.keys_for(command)
+        return display_keys(keys) if keys else []
 
     def key(self, command_id: str) -> str:
         """Return the label of the first key of a command, or of an entry of ``FIXED_KEYS``."""
@@ -502,10 +503,10 @@ def commands_of(scope: str) -> list[Command]:
 
 
 def bindings(scope: str) -> list[Binding]:
+    """Return Textual's bindings; without a key, that of a command is its id, until the user's keymap sets one."""
     return [
-        Binding(c.keys, c.action, c.title, show=c.footer, id=c.id, tooltip=c.help or c.title)
+        Binding(c.keys or c.id, c.action, c.title, show=c.footer, id=c.id, tooltip=c.help or c.title)
         for c in commands_of(scope)
-        if c.keys
     ]
 
 

@@ -47,6 +47,7 @@ TERMINAL_ALIASES: Final = {
 }
 """Keys that terminals cannot distinguish from another key, and that other key."""
 
+EMPTY: Final = '""'
 _RESERVED_KEYS: Final = (FIXED_KEYS["focus.next"], FIXED_KEYS["focus.previous"])
 _MODIFIERS: Final = frozenset({"ctrl", "alt", "shift", "super", "hyper", "meta"})
 _KEY_NAMES: Final = frozenset(name.value.rpartition("+")[2] for name in Keys if not name.value.startswith("<"))
@@ -157,7 +158,7 @@ def resolve_keymap(requested: Mapping[str, str]) -> tuple[Keymap, list[str]]:
             problems.append(f"keymap: unknown command {sanitize_line(id, 40)}")
         elif problem := _key_problem(command, names):
             problems.append(f"keymap: {id}: {problem}")
-        else:
+        elif names != [""]:
             changed[id] = ",".join(dict.fromkeys(names))
     while (conflict := _find_conflict(changed)) is not None:
         id, problem = conflict
@@ -246,7 +247,7 @@ def _default_lines() -> Iterator[str]:
     yield "# keymap:"
     for scope, commands in groupby(COMMANDS, key=lambda command: command.scope):
         yield f"#   # {scope}"
-        yield from (f"#   {command.id}: {command.keys}" for command in commands)
+        yield from (f"#   {command.id}: {command.keys or EMPTY}" for command in commands)
 
 
 MAX_STATE_BYTES: Final = 512 * 1024

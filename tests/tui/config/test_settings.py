@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym_tui.cli import main
-from agentgym_tui.commands import COMMANDS, SCOPES, Keymap, apply_together, display_keys, scope_of, typed_character
+from agentgym_tui.commands import (
+    COMMANDS,
+    QUESTIONS,
+    SCOPES,
+    Keymap,
+    apply_together,
+    display_keys,
+    scope_of,
+    typed_character,
+)
 from agentgym_tui.config import (
     DEFAULT_THEME,
     Notify,
@@ -26,7 +35,7 @@ from agentgym_tui.safe_text import has_unsafe_chars
 from tests.support.console.samples import HOSTILE
 from tests.support.examples import examples
 
-KEYS = {command.id: command.keys for command in COMMANDS}
+KEYS = {command.id: command.keys for command in COMMANDS if command.keys}
 
 
 def problems_in(text: str) -> list[str]:
@@ -81,6 +90,8 @@ def test_an_empty_file_changes_nothing(text: str) -> None:
         ("keymap: {app.zoom: j}", "keymap: app.zoom: j is already the key of list.down"),
         ("keymap: {dialog.close: j}", "keymap: dialog.close: j is already the key of list.down"),
         ("keymap: {table.sort: escape}", "keymap: table.sort: esc is already the key of"),
+        ("keymap: {delete.delete: [f2, enter]}", "keymap: delete.delete: enter is the key of the focused button"),
+        ("keymap: {delete.delete: down}", "keymap: delete.delete: ↓ is already the key of fields.next"),
         ("keymap: {form.close: a}", "keymap: form.close: a is a character typed"),
         ("keymap: {checks.all: space}", "keymap: checks.all: space is already the key of checks.toggle"),
         ("keymap: {run.step: \"\\e[2J\"}", "is not a usable key"),
@@ -116,7 +127,9 @@ def test_a_character_is_no_key_where_one_types(scope: str) -> None:
 
 @pytest.mark.parametrize("scope", sorted(scope.id for scope in SCOPES if scope.modal))
 def test_a_key_of_a_dialog_may_be_any_that_neither_the_dialog_nor_the_help_has(scope: str) -> None:
-    inside = {key for id in ids_of(scope, *scope_of(scope).below) for key in KEYS[id].split(",")} | {"question_mark"}
+    together = [scope, *scope_of(scope).below, *(other.id for other in SCOPES if scope in other.below)]
+    inside = {key for id in ids_of(*together) for key in KEYS[id].split(",")} | {"question_mark"}
+    inside |= {"enter"} if scope in QUESTIONS else set()
     command, *_ = ids_of(scope)
     for key in {key for keys in KEYS.values() for key in keys.split(",")} - inside - {"f1", "tab"}:
         if not (scope_of(scope).typing and typed_character(key)):
@@ -137,7 +150,7 @@ def test_a_dialog_may_have_the_keys_of_the_screen_below_it() -> None:
 
 
 def ids_of(*scopes: str) -> list[str]:
-    return [command.id for command in COMMANDS if command.scope in scopes]
+    return [id for id in KEYS if COMMANDS[id].scope in scopes]
 
 
 def test_of_two_conflicting_keys_the_later_one_is_ignored() -> None:

@@ -166,7 +166,7 @@ async def test_one_is_annotated_and_found(session: FakeSession) -> None:
         await wait_for_widget_text(pilot, "#steps", "go right")
         await pilot.press("j", "m")
         await wait_for_text(pilot, "Tags and notes of step 1")
-        await pilot.press(*"needs the key", "enter")
+        await pilot.press(*"needs the key", "enter", "enter")
         await wait_for_widget_text(pilot, TRANSCRIPT, "needs the key")
         await pilot.press("escape")
         await wait_for_widget_text(pilot, SUMMARY, "12 match")
@@ -183,7 +183,7 @@ async def test_a_selection_is_exported(session: FakeSession, tmp_path: Path, mon
         form = pilot.app.screen
         while "ATIF" not in screen_text(pilot.app):
             await pilot.press("right")
-        await pilot.press("down", *["backspace"] * 40, *"atif", "down", "space", "enter")
+        await pilot.press("down", *["backspace"] * 40, *"atif", "down", "space", "enter", "enter")
         await wait_for_text(pilot, "✓ atif: 2 episodes as ATIF", "12 left out: not the first success of its task")
         manifest = await asyncio.to_thread((tmp_path / "atif/manifest.json").read_bytes)
         found = msgspec.json.decode(manifest)
@@ -203,7 +203,7 @@ async def test_an_audit_of_a_selection_writes_nothing(
         await show(pilot, "env:babyai agent:random", "14 match")
         await pilot.press("a", "e")
         await wait_for_text(pilot, "Export 14 episodes")
-        await pilot.press("a")
+        await pilot.press("enter", "right", "enter")
         await wait_for_text(pilot, "this export would train 0% of its groups (0 of 14)", "trained steps")
         await wait_for_text(pilot, "zero-variance groups    100% (14 of 14)")
     assert await asyncio.to_thread(lambda: [*tmp_path.glob("episodes*")]) == []

@@ -9,11 +9,11 @@ import pytest
 from textual.widgets import Input
 
 from agentgym_tui.app import Console
-from agentgym_tui.commands import COMMANDS, AvailableCommand, Command, available_commands, commands_of
-from agentgym_tui.presenters.cells import LIST_MARGIN
+from agentgym_tui.commands import COMMANDS, QUESTIONS, AvailableCommand, Command, available_commands, commands_of
+from agentgym_tui.presenters.cells import LIST_MARGIN, Cell
 from agentgym_tui.screens.dialogs.forms import BatteryPicker
 from agentgym_tui.screens.dialogs.help import CommandPalette, HelpDialog, search
-from agentgym_tui.screens.dialogs.texts import HexDumpDialog
+from agentgym_tui.screens.dialogs.texts import ConfirmDialog, HexDumpDialog
 from agentgym_tui.screens.live import LiveScreen
 from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.state.nodes import BusLink
@@ -190,6 +190,38 @@ async def test_the_hex_dump_shows_bytes_and_closes() -> None:
         await wait_for_text(pilot, "0ff0")
         await pilot.press("q")
         await wait_for_no_text(pilot, "5,004 bytes")
+
+
+# Questions.
+
+
+@pytest.mark.parametrize("scope", QUESTIONS)
+async def test_each_question_begins_on_its_harmless_answer_and_answers_with_the_focused_button(scope: str) -> None:
+    commands = commands_of(scope)
+    harmless, *others = (each.action.split("'")[1] for each in commands)
+    assert commands[0].keys == "escape,n"
+    assert [each.keys for each in commands[1:]] in ([""] * len(others), ["y", *[""] * (len(others) - 1)])
+    answers: list[str | None] = []
+    app = Console(busy_session())
+    async with app.run_test(size=SIZE) as pilot:
+        await wait_for_text(pilot, "task 3")
+
+        async def answer(*keys: str) -> str | None:
+            app.push_screen(ConfirmDialog(scope, "Sure?", lambda: [[Cell("It may be lost.")]]), answers.append)
+            await wait_for_text(pilot, "Sure?", "↑ ↓ tab choose · enter answers")
+            assert app.focused is app.screen.query_one(f"#{harmless}")
+            await pilot.press(*keys)
+            await wait_until(pilot, lambda: isinstance(app.screen, LiveScreen), "the answer")
+            return answers[-1]
+
+        assert [await answer(key) for key in ("enter", "escape", "n")] == [harmless] * 3
+        for n, other in enumerate(others, 1):
+            assert [await answer(*[key] * n, "enter") for key in ("down", "right", "tab")] == [other] * 3
+        assert await answer("up", "enter") == others[-1]
+        assert await answer("left", "down", "shift+tab", "tab", "enter") == harmless
+        assert await answer(*"abcdefghijklmopqrstuvwxzABDNQX", "enter") == harmless
+        if commands[1].keys:
+            assert await answer("y") == others[0]
 
 
 # The quit dialog.
