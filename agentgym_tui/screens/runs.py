@@ -18,6 +18,7 @@ from agentgym_tui.sessions.run_commands import can_pause, unfinished_batches
 from agentgym_tui.state.batches import BatchRun
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.run_tree import RunRow, RunTree, waiting_runs
+from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.lists import Table
 
 
@@ -44,6 +45,20 @@ class RunsScreen(ListScreen[BatchRun]):
     def show_rows(self) -> None:
         self._tree.update(self.session.store)
         super().show_rows()
+        self._show_keys()
+
+    def cursor_moved(self) -> None:
+        super().cursor_moved()
+        self._show_keys()
+
+    def _show_keys(self) -> None:
+        self.query_one(KeyBar).hide("runs.replay" if self._is_foreign else "")
+
+    @property
+    def _is_foreign(self) -> bool:
+        """Whether the node does not know the selected run, as one that the command line plays."""
+        row, registry = self._row, self.session.store.batch_registry
+        return row is not None and not all(map(registry.is_listed, row.batches))
 
     def selected_run(self) -> str:
         return "" if self._row is None else self._row.run_id
@@ -131,7 +146,10 @@ class RunsScreen(ListScreen[BatchRun]):
             what = "what ended with an error" if only == "errors" else "all episodes"
             self.toast(f"plays again: {what}, {n_waiting:,}")
 
-        if (row := self._row) is not None:
+        if self._is_foreign:
+            reason = "the node has not started this run, as the command line did, and cannot play it again"
+            self.toast(f"{reason}; {keymap_of(self.app).key('run.form')} starts one like it", failed=True)
+        elif (row := self._row) is not None:
             self.control.send(partial(replay, row.run_id))
 
     async def _send_all(self, command: Literal["cancel", "pause", "resume"]) -> None:

@@ -25,6 +25,8 @@ UNFINISHED: Final = ACTIVE | {"queued"}
 _PENDING: Final = frozenset({"queued", "interrupted"})
 _FINISHED: Final = frozenset({"completed", "cancelled"})
 ENDED: Final = _FINISHED | {"interrupted"}  # they do not play and do not wait
+MAX_LISTED: Final = 200
+"""Batches that have started which a node lists, the newest ones; it may know older ones."""
 _PROGRESS_FIELDS: Final = (
     *("n_done", "n_planned", "n_success", "mean_reward", "eta_s", "tokens", "cost", "waiting_for", "waiting_s"),
     *("workers", "interruption"),
@@ -96,6 +98,19 @@ class BatchRegistry:
         self._now, self._nodes = now, nodes
         self.batches: dict[str, BatchRun] = {}
         self._latest_progress: dict[str, tuple[str, int]] = {}
+        self._listed: set[str] = set()
+        self._oldest_listed = "~"  # after all ids, until the node has listed its batches
+
+    def set_listed(self, states: Sequence[BatchState], *, is_all: bool = False) -> None:
+        """Remember which batches are in the node's queue; ``is_all``: the node lists no other ones."""
+        self._listed = (self._listed | {state.batch_id for state in states}) & self.batches.keys()
+        if is_all:
+            started = [state.batch_id for state in states if state.status != "queued"]
+            self._oldest_listed = min(started) if len(started) >= MAX_LISTED else ""
+
+    def is_listed(self, batch: BatchRun) -> bool:
+        """Return whether the node may have a batch in its queue; not one that a command without a node plays."""
+        return batch.batch_id in self._listed or batch.batch_id < self._oldest_listed
 
     @property
     def n_waiting(self) -> int:

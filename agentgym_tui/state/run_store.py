@@ -259,6 +259,7 @@ class RunStore:
             self.notice_list.add(listed.queue)
         self._queue_notice = listed.queue
         self.batch_registry.apply_list(listed.batches)
+        self.batch_registry.set_listed(listed.batches, is_all=True)
         present = next((node for node in self.nodes.values() if node.is_present), None)
         for node in self.nodes.values():
             node.n_waiting = (listed.n_waiting or 0) if node is present else 0
@@ -270,6 +271,7 @@ class RunStore:
     def apply_batches(self, batches: Sequence[BatchState]) -> None:
         """Add the batches that a node has started, in the order of their start."""
         self.batch_registry.apply_list([bounded(each) for each in reversed(batches)], is_new=True)
+        self.batch_registry.set_listed(batches)
         self._commit()
 
     def apply_unlisted(self, batches: Sequence[BatchState]) -> None:

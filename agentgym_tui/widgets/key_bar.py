@@ -36,10 +36,17 @@ class KeyBar(StaticLines):
     def __init__(self, scope: str, session: Session, *, first: str = "") -> None:
         super().__init__(self._make_lines)
         self._scope, self._session, self._first, self._preferred = scope, session, first, ""
+        self._hidden = ""
 
     def set_first(self, first: str) -> None:
         self._first = first
         self.show()
+
+    def hide(self, id: str) -> None:
+        """Leave out a command; "" for none."""
+        if id != self._hidden:
+            self._hidden = id
+            self.show()
 
     def put_first(self, ids: str) -> None:
         """Show the commands whose ids begin with ``ids`` right after the first key; "" restores the usual order."""
@@ -84,6 +91,7 @@ class KeyBar(StaticLines):
     def _keys(self, scope: str) -> list[_Key]:
         keymap = keymap_of(self.app)
         commands = [each for each in commands_of(scope) if each.footer and each.available.is_met(self._session)]
+        commands = [each for each in commands if each.id != self._hidden]
         return [_Key(command, keymap.display(command)[0], command.title) for command in commands]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,8 @@ from agentgym_tui.widgets.lists import LineList
 from runner.events.control import StartArgs
 from runner.util.clock import new_ulid
 from tests.support.console.launch import NODE, node_cleanup
-from tests.support.console.pilot import screen_text, wait_for_text, wait_until
+from tests.support.console.pilot import screen_text, wait_for_no_text, wait_for_text, wait_until
+from tests.support.node_process import COMMAND, clean_environ
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
 
@@ -113,3 +115,25 @@ async def test_two_consoles_agree_while_each_of_them_sends_commands(tmp_path: Pa
 
             async with console_on(tmp_path / "data") as late:
                 await wait_until_equal(other, late, *ended)
+
+
+async def test_a_battery_of_the_command_is_not_offered_to_be_played_again(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    with node_cleanup(data_dir):
+        async with console_on(data_dir) as pilot:
+            own = await start(pilot, "Maze", repeat=2)
+            await wait_for_text(pilot, "Maze", "completed", "a Again")
+            options = ["--battery", "lightweight", "--agent", "oracle", "--data-dir", str(data_dir), "--node", NODE]
+            command = await asyncio.create_subprocess_exec(COMMAND, *options, env=clean_environ(), cwd=tmp_path)
+            assert await command.wait() == 0
+            await wait_for_text(pilot, "battery of 4")
+            (key,) = (key for key in order(pilot) if key.startswith("battery "))
+            await select(pilot, key)
+            await wait_for_no_text(pilot, "a Again")
+            await pilot.press("a")
+            await wait_for_text(pilot, "the node has not started this run", "R starts one like it")
+            assert len(order(pilot)) == 2
+            await select(pilot, f"batch {own}")
+            await wait_for_text(pilot, "a Again")
+            await pilot.press("a")
+            await wait_until(pilot, lambda: len(order(pilot)) == 3, "the run that is played again")
