@@ -619,13 +619,17 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
     def action_model_form(self) -> None:
         from agentgym_tui.screens.dialogs.forms import ModelForm
 
-        if self._may_start():
-            self.push_screen(ModelForm(), self._profile_written)
+        if self._may_start() and self.session.profile is not None:
+            self.push_screen(ModelForm(*self.session.profile), self._profile_written)
+        elif self.accepts_keys:
+            toast(self, "the profile in use is not known yet", failed=True)
 
-    def _profile_written(self, path: Path | None) -> None:
-        if path is not None:
-            shown = masked_line(path)
-            toast(self, f"new profile, also for agentgym-tui launch --config {masked_line(path.stem)}\n{shown}")
+    def _profile_written(self, written: tuple[Path, list[str]] | None) -> None:
+        if written is not None:
+            path, lost = written
+            where = f"new profile, also for agentgym-tui launch --config {masked_line(path.stem)}\n{masked_line(path)}"
+            lacks = [f"without the comments of {', '.join(lost)}"] if lost else []
+            toast(self, "\n".join([where, *lacks]))
             self._work("node", partial(self.session.use_profile, path))
 
     def _mention_held(self) -> None:

@@ -347,6 +347,7 @@ class NodeSession(Session):
 
     def _apply_location(self, location: StateLocation) -> None:
         self._location, self.data_dir = location, location.data_dir
+        self.profile = location.profile_file and (location.profile, location.profile_file)
         profile, episode = location.profile, location.profile.episode
         self.store.apply_profile([(tier, entry.name, entry.ram or "") for tier, entry in profile.tiered_entries()])
         self.store.currency = profile.agent.currency

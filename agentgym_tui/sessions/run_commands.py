@@ -221,6 +221,7 @@ class FormField(NamedTuple):
     fraction: bool = False
     word: str = ""  # that may replace the number
     empty: str = ""  # what an empty field means; "" where the profile supplies the number
+    zero: bool = False  # whether a fraction may be 0
 
 
 FORM_FIELDS: Final = (
@@ -237,6 +238,15 @@ FORM_FIELDS: Final = (
     FormField("tokens", "tokens", 1, 10**18, "budget of a batch", empty="no limit"),
     FormField("errors_in_a_row", "errors", 1, 10**9, "in a row: stop", empty="no limit"),
 )
+PROFILE_FIELDS: Final = (
+    FormField("temperature", "temperature", 0, 100, "", fraction=True, empty="the server's", zero=True),
+    FormField("max_tokens", "max tokens", 1, 10**9, "", empty="the server's"),
+    FormField("concurrent_requests", "requests", 1, 10_000, "", empty="no limit"),
+    FormField("concurrent", "concurrency", 1, 256, "", "1"),
+    FormField("max_rounds", "rounds", 1, 15, "", "15"),
+    FormField("max_duration_sec", "seconds", 0, 300, "", "300", fraction=True),
+)
+"""Settings of a profile, by their keys; a profile that has more than the maximum keeps it as its own one."""
 _BUDGET: Final = ("cost", "tokens", "errors_in_a_row")
 
 
@@ -256,6 +266,7 @@ def parse_form(
     batch_id: str,
     models: str = "",
     tasks: str = "",
+    allow_longer: bool = False,
 ) -> Parsed:
     """Parse the texts of the fields, by their ids.
 
@@ -288,7 +299,8 @@ def parse_form(
         return Parsed(None, errors)
     limits = {name: values.pop(name) for name in _BUDGET}
     chosen = {"batch_id": batch_id, "envs": list(envs), "agent": agent, "model": None if several else model}
-    given = {"tasks": found, "models": several, "budget": limits if any(limits.values()) else None}
+    budget = limits if any(limits.values()) else None
+    given = {"tasks": found, "models": several, "budget": budget, "allow_longer": allow_longer}
     return Parsed(msgspec.convert({**values, **chosen, **given}, StartArgs), {})
 
 
@@ -301,11 +313,23 @@ def _parse_number(field: FormField, text: str) -> int | float | str | None:
     if (_DECIMAL if field.fraction else _INTEGER).fullmatch(text) is None:
         raise ConfigError("must be a number" if field.fraction else "must be a whole number")
     value = float(text) if field.fraction else int(text)
-    if field.fraction and value == 0:
+    if field.fraction and value == 0 and not field.zero:
         raise ConfigError("more than 0")
     if not field.minimum <= value <= field.maximum:
         raise ConfigError(f"at least {field.minimum}" if value < field.minimum else f"at most {field.maximum:,}")
     return value
+
+
+def parse_settings(fields: Sequence[FormField], texts: Mapping[str, str]) -> dict[str, int | float | None]:
+    """Return the numbers of fields by their ids; the ``ConfigError`` of the first that is not valid has its title."""
+    numbers: dict[str, int | float | None] = {}
+    for field in fields:
+        try:
+            number = _parse_number(field, texts[field.id])
+        except ConfigError as exc:
+            raise ConfigError(f"{field.title}: {exc}") from exc
+        numbers[field.id] = None if isinstance(number, str) else number
+    return numbers
 
 
 def _read_tasks(path: str, envs: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -327,7 +351,7 @@ def default_text(field: FormField, defaults: Mapping[str, float | str | None]) -
     """Return the placeholder of a field: for an empty optional field, the value that the profile supplies."""
     if field.default or field.empty:
         return field.empty
-    return f"{_number_text(defaults[field.id]) or 'auto'} (profile)" if field.id in defaults else "profile"
+    return f"{number_text(defaults[field.id]) or 'auto'} (profile)" if field.id in defaults else "profile"
 
 
 def form_texts(args: StartArgs | None) -> dict[str, str]:
@@ -335,10 +359,10 @@ def form_texts(args: StartArgs | None) -> dict[str, str]:
     if args is None:
         return {field.id: field.default for field in FORM_FIELDS}
     limits = args.budget or Budget()
-    return {field.id: _number_text(getattr(limits if field.id in _BUDGET else args, field.id)) for field in FORM_FIELDS}
+    return {field.id: number_text(getattr(limits if field.id in _BUDGET else args, field.id)) for field in FORM_FIELDS}
 
 
-def _number_text(value: float | str | None) -> str:
+def number_text(value: float | str | None) -> str:
     if value is None:
         return ""
     return f"{value:.6f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

@@ -23,6 +23,7 @@ from runner.errors import StoreError
 
 if TYPE_CHECKING:
     from agentgym_tui.logs import LogFile
+    from runner.config import Profile, ProfileFile
     from runner.store.index_schema import EpisodeRow
     from runner.types.notes import Note
 
@@ -44,6 +45,7 @@ class Session:
     events: EventSource | None = None
     logs: Sequence[LogFile] = ()  # only grows
     has_node_logs: bool = False
+    profile: tuple[Profile, ProfileFile] | None = None  # in use, where it is known
     data_dir: Path | None = None  # also None while it is not known yet
 
     def __init__(self, title: str, read_only: str, store: RunStore) -> None:

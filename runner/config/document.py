@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from itertools import takewhile
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import yaml
 
@@ -58,6 +58,56 @@ def resolve_scalar(text: str) -> YamlValue:
     if _FLOAT.fullmatch(text) and math.isfinite(number := float(text)):
         return number
     return text
+
+
+def replace_values(text: str, values: Mapping[str, YamlValue]) -> tuple[str, list[str]]:
+    """Return the text of a mapping with new values of keys, and those of the keys whose comments it has no more.
+
+    The other keys stay as they are written. Where that is impossible, as with an anchor in an old value, all of it is
+    written anew, and the list has ``all``.
+    """
+    data = parse_yaml(text)
+    wanted = {**(data if isinstance(data, dict) else {}), **values}
+    root = yaml.compose(text, Loader=yaml.SafeLoader)  # whose marks count characters
+    edited, lost, added = text, list[str](), dict(values)
+    for key, value in reversed(root.value if isinstance(root, yaml.MappingNode) else []):
+        if key.value not in added:
+            continue
+        start, end = key.start_mark.index, _end(value)
+        if not isinstance(value, yaml.ScalarNode):
+            end = text.find("\n", end) if "\n" in text[end:] else len(text)
+            lost += [key.value] if "#" in text[start:end] else []
+        edited = edited[:start] + _dump({key.value: added.pop(key.value)}).rstrip() + edited[end:]
+    edited = edited.rstrip("\n") + "\n" + (_dump(added) if added else "")
+    try:
+        is_same = parse_yaml(edited) == wanted
+    except ConfigError:
+        is_same = False
+    return (edited, lost[::-1]) if is_same else (_dump(wanted), ["all"] if "#" in text else [])
+
+
+def _end(node: Any) -> int:  # noqa: ANN401 - a node of PyYAML, which has no types
+    """Return the index of the end of a value; the mark of a block is after the comments that follow it."""
+    while not isinstance(node, yaml.ScalarNode) and node.value and not node.flow_style:
+        last = node.value[-1]
+        node = last[1] if isinstance(last, tuple) else last
+    return int(node.end_mark.index)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Also quotes texts such as ``08``, which are numbers to ``parse_yaml`` and texts to PyYAML."""
+
+
+def _represent(dumper: _Dumper, text: str) -> yaml.Node:
+    style = None if isinstance(resolve_scalar(text), str) else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent)
+
+
+def _dump(data: YamlValue) -> str:
+    return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110))
 
 
 class _Parser:

@@ -184,13 +184,6 @@ def profile_names(cwd: Path, user_config: Path | None) -> list[str]:
     return sorted(names)
 
 
-def default_environments(environ: Mapping[str, str], cwd: Path) -> YamlValue:
-    """Return the environments of the default profile as its file has them, with all ``${VAR}``."""
-    file = _find_profile(DEFAULT_PROFILE, cwd, user_config_dir(environ))
-    data = _read_data(file, environ)[1]
-    return data.get("environments", {}) if isinstance(data, dict) else {}
-
-
 def _read_data(file: Path, environ: Mapping[str, str]) -> tuple[bytes, YamlValue]:
     try:
         content, text = _read(file)

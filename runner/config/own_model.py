@@ -1,22 +1,49 @@
-"""A model server of the user's own: for one run without a profile, and as a new profile file."""
+"""A model server and settings of the user's own: for one run without a profile, and as a new profile file."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
-import yaml
 
-from runner.config.document import parse_yaml, resolve_scalar
-from runner.config.load import convert_profile, default_environments, profile_names, user_config_dir
+from runner.config.document import YamlValue, parse_yaml, replace_values
+from runner.config.load import ProfileFile, convert_profile, profile_names, user_config_dir
 from runner.config.profile import Profile
 from runner.errors import ConfigError
 from runner.util.files import make_folder
+
+Settings: TypeAlias = Mapping[str, int | float | None]
+"""Values by the keys of ``SECTIONS``; None: the profile lacks the key."""
+
+REQUESTS: Final = "concurrent_requests"
+"""Key of the limit of requests at a time to the first endpoint."""
+SECTIONS: Final = {
+    "temperature": "agent",
+    "max_tokens": "agent",
+    REQUESTS: "agent",
+    "concurrent": "episode",
+    "max_rounds": "episode",
+    "max_duration_sec": "episode",
+}
+"""The section of the profile by the key of each setting."""
+_OF_ENDPOINTS: Final = ("mode", "api_endpoint", "local_fallback", "rate_limits")
+"""Keys of ``agent`` that belong to the endpoints."""
+
+
+def settings_of(profile: Profile) -> dict[str, int | float | None]:
+    limit = profile.agent.rate_limits.get(next(iter(profile.agent.endpoint_names), ""))
+    found = {REQUESTS: limit and limit.concurrent_requests}
+    others = {key: getattr(getattr(profile, section), key) for key, section in SECTIONS.items() if key != REQUESTS}
+    return {key: {**others, **found}[key] for key in SECTIONS}
+
+
+class NewProfile(NamedTuple):
+    path: Path
+    lost: list[str]  # sections whose comments it lacks, or ``all``
 
 
 class OwnModel(NamedTuple):
@@ -27,7 +54,7 @@ class OwnModel(NamedTuple):
     key_env: str | None = None
 
     def used_by(self, profile: Profile, environ: Mapping[str, str]) -> Profile:
-        own = convert_profile(parse_yaml(f"id: own\n{self._yaml()}"), "The model's endpoint", environ).agent
+        own = convert_profile({"id": "own", "agent": self._agent()}, "The model's endpoint", environ).agent
         if self.key_env and not environ.get(self.key_env, "").strip():
             raise ConfigError(
                 f"The variable {self.key_env}, which is to hold the model's key, is not set or empty; set it first, "
@@ -38,23 +65,25 @@ class OwnModel(NamedTuple):
         )
         return msgspec.structs.replace(profile, agent=agent)
 
-    def write_profile(self, environ: Mapping[str, str], cwd: Path, name: str = "") -> Path:
-        """Write a profile with this endpoint and the environments of the default profile; return its new file.
+    def write_profile(
+        self, base: ProfileFile, settings: Settings, environ: Mapping[str, str], cwd: Path, name: str = ""
+    ) -> NewProfile:
+        """Write a profile like ``base`` with this endpoint and these settings; without a URL, with the endpoints of it.
 
         The file is in the user's folder of profiles, else in ``configs`` of ``cwd``. Its stem is the name for
-        ``--config``, made of ``name`` or else the model's name, and of no other profile.
+        ``--config``, made of ``name``, or else of the model's name or that of ``base``, and of no other profile.
 
         Raises:
-            ConfigError: the URL or the variable's name is not valid, or the file cannot be written.
+            ConfigError: a value is not valid, or the file cannot be written.
         """
         user_config = user_config_dir(environ)
         folder, taken = user_config or cwd / "configs", profile_names(cwd, user_config)
-        wanted = name or self.model.rpartition("/")[2]
+        wanted = name or self.model.rpartition("/")[2] or base.path.stem
         stem = re.sub(r"[^A-Za-z0-9]+", "-", wanted)[:60].strip("-").lower() or "model"
         names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
         name = next(each for each in names if each not in taken)
-        environments = yaml.dump({"environments": default_environments(environ, cwd)}, Dumper=_Dumper, sort_keys=False)
-        text = f"id: {_quote(name)}\n{self._yaml()}{environments}"
+        text = base.content.decode("utf-8-sig")
+        text, lost = replace_values(text, {"id": name, **self._sections(parse_yaml(text), base, settings, environ)})
         convert_profile(parse_yaml(text), "The new profile", environ)
         file = folder / f"{name}.yaml"
         try:
@@ -63,25 +92,44 @@ class OwnModel(NamedTuple):
             file.write_text(text, encoding="utf-8")
         except OSError as exc:
             raise ConfigError(f"The profile {name} cannot be written to {folder}: {exc.strerror}") from exc
-        return file
+        return NewProfile(file, lost)
 
-    def _yaml(self) -> str:
-        key = f", api_key_env: {_quote(self.key_env)}" if self.key_env else ""
-        endpoint = f"{{ url: {_quote(self.url)}{key} }}"
-        return f"agent:\n  model: {_quote(self.model)}\n  endpoints:\n    - {endpoint}\n"
+    def _sections(
+        self, data: YamlValue, base: ProfileFile, settings: Settings, environ: Mapping[str, str]
+    ) -> dict[str, YamlValue]:
+        """Return the sections that differ from those of ``base``; what does not change stays as it is written there."""
+        before = settings_of(convert_profile(data, str(base.path), environ))
+        sections = {name: _section(data, name) for name in ("agent", "episode")}
+        if self.url:
+            kept = {key: value for key, value in sections["agent"].items() if key not in _OF_ENDPOINTS}
+            sections["agent"] = {**kept, **self._agent()}
+            before[REQUESTS] = None
+        elif self.model:
+            sections["agent"]["model"] = self.model
+        for key, value in settings.items():
+            if value == before[key]:
+                continue
+            section = sections[SECTIONS[key]]
+            if key == REQUESTS:
+                agent = convert_profile({"id": "new", "agent": sections["agent"]}, "The new profile", environ).agent
+                _limit_requests(section, next(iter(agent.endpoint_names), ""), value)
+            elif value is None:
+                section.pop(key, None)
+            else:
+                section[key] = value
+        return {name: section for name, section in sections.items() if section != _section(data, name)}
+
+    def _agent(self) -> dict[str, YamlValue]:
+        endpoint: dict[str, YamlValue] = {"url": self.url, **({"api_key_env": self.key_env} if self.key_env else {})}
+        return {"model": self.model, "endpoints": [endpoint]}
 
 
-class _Dumper(yaml.SafeDumper):
-    """Also quotes texts such as ``08``, which are numbers to ``parse_yaml`` and texts to PyYAML."""
+def _section(data: YamlValue, name: str) -> dict[str, YamlValue]:
+    section = data.get(name) if isinstance(data, dict) else None
+    return dict(section) if isinstance(section, dict) else {}
 
 
-def _represent(dumper: _Dumper, text: str) -> yaml.Node:
-    style = None if isinstance(resolve_scalar(text), str) else '"'
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _represent)
-
-
-def _quote(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)  # double-quoted YAML reads JSON's escapes
+def _limit_requests(agent: dict[str, YamlValue], endpoint: str, n_requests: float | None) -> None:
+    limits = _section(agent, "rate_limits")
+    limits[endpoint] = {**_section(limits, endpoint), REQUESTS: n_requests}
+    agent["rate_limits"] = limits

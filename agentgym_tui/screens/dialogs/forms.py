@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -30,15 +31,19 @@ from agentgym_tui.sessions.run_commands import (
     FORM_FIELDS,
     MAX_MODELS_CHARS,
     MODELLESS_AGENTS,
+    PROFILE_FIELDS,
     AgentChoice,
     EnvironmentBattery,
+    FormField,
     Parsed,
     RunCommands,
     default_text,
     form_texts,
     list_batteries,
     model_problem,
+    number_text,
     parse_form,
+    parse_settings,
     startable_agents,
 )
 from agentgym_tui.sessions.session import Session
@@ -51,6 +56,7 @@ from runner.errors import ConfigError
 from runner.events.control import StartArgs
 
 if TYPE_CHECKING:
+    from runner.config import Profile, ProfileFile
     from runner.config.own_model import OwnModel
     from runner.inference.health import EndpointHealth
     from runner.node.preflight import ModelTrial
@@ -112,12 +118,22 @@ def field_row(title: str, *widgets: Widget) -> Horizontal:
     return Horizontal(StaticLines(lambda _: [[Cell(title, "dim")]], classes="name"), *widgets, classes="row")
 
 
-# What to run.
-
 DIGITS: Final = r"[0-9.]*"
 MAX_DIGITS: Final = 19
+
+
+def number_field(field: FormField, text: str, placeholder: str) -> TextField:
+    allowed = "|".join([DIGITS, *(field.word[: n + 1] for n in range(len(field.word)))])
+    number = TextField(text, placeholder=placeholder, restrict=allowed, id=field.id, compact=True)
+    number.max_length = MAX_DIGITS
+    return number
+
+
+# What to run.
+
 NO_MODEL: Final = "not needed"
 ANY_MODEL: Final = "the profile's"
+LONGER: Final = ("the profile's", "may be exceeded")
 
 _N_OTHER_ROWS: Final = 4
 """Rows of the frame and of the buttons."""
@@ -168,6 +184,8 @@ class RunForm(Form[None]):
         self._envs = CheckList(list(self._env_names), chosen, id="envs")
         self._agent = OptionStepper(list(self._agents), self._agents.index(agent), id="agent")
         self._model = OptionStepper(self._model_names(), id="model")
+        last = commands.last_run
+        self._longer = OptionStepper(LONGER, int(last is not None and last.allow_longer), id="longer")
 
     def compose(self) -> ComposeResult:
         last = self._commands.last_run
@@ -183,16 +201,10 @@ class RunForm(Form[None]):
                     yield field_row("agent", self._agent)
                     yield field_row("model", self._model)
                     for field in FORM_FIELDS:
-                        words = (field.word[: n + 1] for n in range(len(field.word)))
-                        number = TextField(
-                            numbers[field.id],
-                            placeholder=default_text(field, self._defaults),
-                            restrict="|".join([DIGITS, *words]),
-                            id=field.id,
-                            max_length=MAX_DIGITS,
-                            compact=True,
-                        )
+                        number = number_field(field, numbers[field.id], default_text(field, self._defaults))
                         yield field_row(field.title, number, self._beside(field.id))
+                        if field.id == "max_duration_sec":
+                            yield field_row("hard limits", self._longer)
                     for id, (title, hint) in _TEXT_FIELDS.items():
                         text = SearchInput(
                             texts.get(id, ""), placeholder=hint, id=id, max_length=MAX_MODELS_CHARS, compact=True
@@ -260,6 +272,7 @@ class RunForm(Form[None]):
             batch_id=self._commands.new_id(),
             models="" if without_model else self.query_one("#models", Input).value,
             tasks=self.query_one("#tasks", Input).value if with_tasks else "",
+            allow_longer=bool(self._longer.index),
         )
 
     def _show_errors(self, errors: Mapping[str, str]) -> None:
@@ -275,7 +288,7 @@ class RunForm(Form[None]):
         self.report(*self._note())
         note.styles.height = n_note = len(self.report_lines(width - LIST_MARGIN))
         note.display = n_note > 0
-        n_fields = 2 + len(_TEXT_FIELDS) + len(FORM_FIELDS)
+        n_fields = 3 + len(_TEXT_FIELDS) + len(FORM_FIELDS)
         room = int(size.height * 0.92) - _N_OTHER_ROWS - n_note
         self.query_one("#columns").styles.height = max(5, min(n_fields, room))
 
@@ -343,11 +356,11 @@ def _tier_line(tier: EnvironmentBattery) -> Line:
     return [Cell(f"{tier.name[:20]:<21}", "accent"), Cell(n_available)]
 
 
-# A model server of the user's own.
+# A model server of the user's own, and settings of a profile.
 
 MAX_CHARS: Final = 1_000
 _MODEL_FIELDS: Final = {
-    "url": ("URL", "such as http://127.0.0.1:8000/v1"),
+    "url": ("URL", "such as http://127.0.0.1:8000/v1; empty: the profile's servers"),
     "name": ("model", "as the server calls it"),
     "key-env": ("key variable", "name of the variable with the key; empty: no key"),
     "profile": ("profile", "name of the new profile; empty: the model's"),
@@ -358,36 +371,55 @@ _NAME_VARIABLE: Final = "type the name of the variable that holds its key"
 _SET_VARIABLE: Final = "→ set it in the shell, then start the console again, which reads it at its start"
 
 
-class ModelForm(Form[Path]):
-    """A form with a server, its model and the variable of its key; its result is the file of a new profile."""
+class ModelForm(Form[tuple[Path, list[str]]]):
+    """A form with a server, its model and the variable of its key, and with settings of the profile in use.
+
+    Its result is the file of a new profile, which has all else of the one in use, and what lacks its comments there.
+    """
 
     SCOPE = "model"
     AUTO_FOCUS = "#url"
     BUTTONS: ClassVar = {"try_model": "Try", "write": "Write", "close": "Close"}
     _is_trying = False
 
+    def __init__(self, profile: Profile, file: ProfileFile) -> None:
+        from runner.config.own_model import settings_of
+
+        super().__init__()
+        self._base, self._profile_id, values = file, profile.id, settings_of(profile)
+        self._texts = {key: number_text(value) for key, value in values.items()}
+        largest = {key: math.ceil(value or 0) for key, value in values.items()}
+        self._fields = [field._replace(maximum=max(field.maximum, largest[field.id])) for field in PROFILE_FIELDS]
+
     def compose(self) -> ComposeResult:
         keys = MOVES + " · {model.try} Try · {model.close} stops or closes"
-        with DialogFrame("A model of your own", keys=keys):
+        with DialogFrame(f"A model of your own · new profile from {masked_line(self._profile_id, 40)}", keys=keys):
             for id, (title, placeholder) in _MODEL_FIELDS.items():
                 field = SearchInput(id=id, placeholder=placeholder, compact=True, max_length=MAX_CHARS)
                 yield field_row(title, field)
+            numbers = [number_field(each, self._texts[each.id], each.empty) for each in self._fields]
+            rows = [field_row(field.title, number) for field, number in zip(self._fields, numbers, strict=True)]
+            yield from (Horizontal(*rows[n : n + 2], classes="row") for n in range(0, len(rows), 2))
             yield StaticLines(self.report_lines, id="report")
             yield self.buttons()
 
     def action_try_model(self) -> None:
-        if not self._is_trying:
+        if not self.text("url"):
+            self.report(("✗ there is nothing to try: type the URL of a server", "bad"))
+        elif not self._is_trying:
             self._is_trying = True
             self.report(("looking for the server …", "accent"))
             start_worker(self, partial(self._try, self._own_model()), group="trial")
 
     def action_write(self) -> None:
         try:
-            path = self._own_model().write_profile(os.environ, Path.cwd(), self.text("profile"))
+            settings = parse_settings(self._fields, {field.id: self.text(field.id) for field in self._fields})
+            own, name = self._own_model(), self.text("profile")
+            written = own.write_profile(self._base, settings, os.environ, Path.cwd(), name)
         except ConfigError as exc:
             self.report((f"✗ {masked_rows(str(exc))}", "bad"))
         else:
-            self.leave(path)
+            self.leave(written)
 
     def action_close(self) -> None:
         if self._is_trying:

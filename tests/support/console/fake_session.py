@@ -23,6 +23,7 @@ from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
+from runner.config import Profile, ProfileFile, read_profile
 from runner.errors import StoreError
 from runner.events.control import AnnotateArgs, BatchState, NodeList, ReplayArgs, ServerInfo, StartArgs
 from runner.formats.export import Manifest
@@ -304,6 +305,10 @@ class FakeSession(Session):
         self.stops: list[bool] = []
         self.profiles: list[Path] = []
         self.failure: BaseException | None = None
+
+    @property
+    def profile(self) -> tuple[Profile, ProfileFile]:  # type: ignore[override]
+        return read_profile(None, environ={}, cwd=Path("/"))
 
     async def start_node(self) -> None:
         self.n_starts += 1

@@ -96,7 +96,7 @@ async def test_a_wrong_key_is_corrected_and_the_server_becomes_a_profile(
 @pytest.mark.parametrize(
     ("texts", "shown", "hidden"),
     [
-        (("", "m"), "url: Expected `str` of length >= 1", "✓"),
+        (("", "m"), "✗ there is nothing to try: type the URL of a server", "✓"),
         (("http://127.0.0.1:1/v1", "m", "NOT_SET_HERE"), "start the console again", "✓"),
         (("http://127.0.0.1:1/v1", "m"), "✗ no connection", "start the console again"),
     ],

@@ -420,10 +420,10 @@ async def test_a_sweep_with_a_budget_is_started_from_the_form_by_the_keyboard(si
     async with Console(session).run_test(size=size, notifications=True) as pilot:
         await pilot.press("R")
         await wait_for_text(pilot, "╭─ Run")
-        await pilot.press(*["tab"] * 11, *"0.2", "tab", *"2.5")
+        await pilot.press(*["tab"] * 12, *"0.2", "tab", *"2.5")
         await wait_for_text(pilot, "needs 2 tasks")
-        await pilot.press(*["up"] * 9, "5", "0")
-        for _ in range(12):
+        await pilot.press(*["up"] * 10, "5", "0")
+        for _ in range(13):
             await pilot.press("down")
         await pilot.press(*"m1,m2")
         await wait_for_text(pilot, "m1,m2")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from runner.config import Profile, load_profile
-from runner.config.own_model import OwnModel
+from runner.config import Profile, load_profile, read_profile
+from runner.config.own_model import NewProfile, OwnModel, settings_of
 from runner.errors import ConfigError
 
 URL = "http://127.0.0.1:8000/v1"
@@ -51,13 +51,24 @@ def test_endpoints_alone_are_used_exactly(
     assert (agent.endpoint_names, agent.model) == (names, model)
 
 
-def test_a_new_profile_has_the_endpoint_and_the_environments_of_the_default(tmp_path: Path) -> None:
-    (tmp_path / "configs").mkdir()
+def write(
+    own: OwnModel, folder: Path, text: str, environ: dict[str, str] | None = None, **changes: float
+) -> NewProfile:
+    """Write a profile from one with a text and with other settings."""
+    environ = environ or {"HOME": str(folder)}
+    (folder / "base.yaml").write_text(text, "utf-8")
+    profile, file = read_profile("./base.yaml", environ=environ, cwd=folder)
+    return own.write_profile(file, {**settings_of(profile), **changes}, environ, folder)
+
+
+def test_a_new_profile_has_the_endpoint_and_all_else_of_the_one_in_use(tmp_path: Path) -> None:
     environments = '{ lightweight: [{ name: Maze, base_url: "${MAZE_URL:-http://m}" }], skip: [{ name: "08" }] }'
-    (tmp_path / "configs" / "field-runner-4090.yaml").write_text(f"id: mine\nenvironments: {environments}")
+    text = f"# mine\nid: mine  # my name\n\n# to play\nenvironments: {environments}\nretention: {{ older: 8w }}"
     environ = {"HOME": str(tmp_path), "LAB_KEY": "sk-4f1d9c-a-secret-key"}
     own = OwnModel(URL, "../Qwen/1e5: #'\"\\é", "LAB_KEY")
-    first, second = (own.write_profile(environ, tmp_path) for _ in range(2))
+    (first, lost), (second, _) = (write(own, tmp_path, text, environ) for _ in range(2))
+    kept = text.replace("id: mine", "id: 1e5-2")
+    assert (lost, second.read_text("utf-8").startswith(kept.replace("1e5-2", "1e5-2"))) == ([], True)
     assert (first.parent, first.name, second.name) == (
         tmp_path / ".config" / "agentgym-console" / "configs",
         "1e5.yaml",
@@ -68,10 +79,11 @@ def test_a_new_profile_has_the_endpoint_and_the_environments_of_the_default(tmp_
         False,
         True,
     )
-    profile, default = (load_profile(name, environ=environ, cwd=tmp_path) for name in (first.stem, None))
-    assert (profile.id, profile.environments, profile.agent) == (
+    profile, default = (load_profile(name, environ=environ, cwd=tmp_path) for name in (first.stem, "./base.yaml"))
+    assert (profile.id, profile.environments, profile.retention, profile.agent) == (
         "1e5",
         default.environments,
+        default.retention,
         own.used_by(default, environ).agent,
     )
     assert (profile.agent.endpoint_names, profile.agent.model) == (("127.0.0.1",), own.model)
@@ -101,4 +113,54 @@ def test_what_is_wrong_with_an_endpoint_is_named_without_its_value(own: OwnModel
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("a file")
     with pytest.raises(ConfigError, match="cannot be written to"):
-        OwnModel(URL, "m").write_profile({"XDG_CONFIG_HOME": str(tmp_path / "config")}, tmp_path)
+        write(OwnModel(URL, "m"), tmp_path, "id: a", {"XDG_CONFIG_HOME": str(tmp_path / "config")})
+
+
+BASE = """\
+id: lab # ours
+agent:  # who plays
+  model: m
+  temperature: 0.5 # warm
+  rate_limits: { gateway: { requests_per_minute: 60 } }
+
+# The limits.
+episode: { max_rounds: 9 } # few
+nats:
+  url: "${BROKER:-nats://127.0.0.1:4222}"  # the broker of the lab
+"""
+
+
+def test_settings_change_and_the_rest_stays_as_it_is_written(tmp_path: Path) -> None:
+    path, lost = write(OwnModel("", ""), tmp_path, BASE, temperature=0.0, concurrent_requests=4)
+    text = path.read_text()
+    assert (path.stem, lost) == ("base", ["agent"])
+    assert text.startswith("id: base # ours\nagent:\n  model: m\n  temperature: 0.0\n")
+    assert text.endswith(BASE[BASE.index("\n# The limits.") :])
+    profile = load_profile("base", environ={"HOME": str(tmp_path)}, cwd=tmp_path)
+    (limit,) = profile.agent.rate_limits.values()
+    assert (limit.requests_per_minute, limit.concurrent_requests, profile.episode.max_rounds) == (60, 4, 9)
+    path, lost = write(OwnModel("", "other"), tmp_path, BASE, max_rounds=12, max_duration_sec=60.0)
+    profile = load_profile(path.stem, environ={"HOME": str(tmp_path)}, cwd=tmp_path)
+    assert (profile.agent.model, profile.agent.temperature, lost) == ("other", 0.5, ["agent", "episode"])
+    assert (profile.episode.max_rounds, profile.episode.max_duration_sec) == (12, 60.0)
+    assert profile.agent.endpoint_names == ("gateway", "ollama")
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        ("{id: a, agent: {model: m}} # flow", ["all"]),
+        ("id: a\nagent: &a {model: m, price: {}}\nray: {runtime_env: *a}\n# end", ["all"]),
+        ("id: a\nnats: {}", []),
+        ("---\nid: a\nagent: {model: m}\n...\n", []),
+        ("# \u00e9\u2028\nid: 'a'\nagent:\n  model: \"\U0001f600\"\n# end", []),
+        ("id: a\n? agent\n: model: m\n# end", ["all"]),
+    ],
+)
+def test_any_way_to_write_a_profile_can_be_changed(tmp_path: Path, text: str, lost: list[str]) -> None:
+    written = write(OwnModel("", ""), tmp_path, text, temperature=0.7, max_rounds=3)
+    before, after = (
+        load_profile(str(path), environ={}, cwd=tmp_path) for path in (tmp_path / "base.yaml", written.path)
+    )
+    expected = settings_of(before) | {"temperature": 0.7, "max_rounds": 3}
+    assert (settings_of(after), after.agent.model, written.lost) == (expected, before.agent.model, lost)
