@@ -241,7 +241,7 @@ FORM_FIELDS: Final = (
 PROFILE_FIELDS: Final = (
     FormField("temperature", "temperature", 0, 100, "", fraction=True, empty="the server's", zero=True),
     FormField("max_tokens", "max tokens", 1, 10**9, "", empty="the server's"),
-    FormField("concurrent_requests", "requests", 1, 10_000, "", empty="no limit"),
+    FormField("concurrent_requests", "requests", 1, 10_000, "", empty="at once: no limit"),
     FormField("concurrent", "concurrency", 1, 256, "", "1"),
     FormField("max_rounds", "rounds", 1, 15, "", "15"),
     FormField("max_duration_sec", "seconds", 0, 300, "", "300", fraction=True),

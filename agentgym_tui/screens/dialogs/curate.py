@@ -271,7 +271,8 @@ class TagDialog(Form[None]):
         self._note_id = new_ulid()  # so that a repeated request adds no second note
 
     def compose(self) -> ComposeResult:
-        keys = MOVES + " · {tags.save} Save · {tags.remove} deletes the note · {tags.close} closes"
+        removes = " · {tags.remove} deletes the note" if self._notes else ""
+        keys = MOVES + " · {tags.save} Save" + removes + " · {tags.close} closes"
         with DialogFrame(self._title, keys=keys):
             tags = " ".join([*self._before, ""]).lstrip()
             yield SearchInput(tags, placeholder="tags", id="words", compact=True, select_on_focus=False)

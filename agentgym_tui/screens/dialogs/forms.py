@@ -360,7 +360,7 @@ def _tier_line(tier: EnvironmentBattery) -> Line:
 
 MAX_CHARS: Final = 1_000
 _MODEL_FIELDS: Final = {
-    "url": ("URL", "such as http://127.0.0.1:8000/v1; empty: the profile's servers"),
+    "url": ("URL", "http://127.0.0.1:8000/v1; empty: the profile's servers"),
     "name": ("model", "as the server calls it"),
     "key-env": ("key variable", "name of the variable with the key; empty: no key"),
     "profile": ("profile", "name of the new profile; empty: the model's"),
