@@ -627,9 +627,9 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
     def _profile_written(self, written: tuple[Path, list[str]] | None) -> None:
         if written is not None:
             path, lost = written
-            where = f"new profile, also for agentgym-tui launch --config {masked_line(path.stem)}\n{masked_line(path)}"
-            lacks = [f"without the comments of {', '.join(lost)}"] if lost else []
-            toast(self, "\n".join([where, *lacks]))
+            lacks = f" without the comments of {', '.join(lost)}" if lost else ""
+            config = f"agentgym-tui launch --config {masked_line(path.stem)}"
+            toast(self, f"new profile{lacks}, also for {config}\n{masked_line(path)}")
             self._work("node", partial(self.session.use_profile, path))
 
     def _mention_held(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 
 import pytest
-from textual.widgets import Input
+from textual.widgets import Button, Input
 
 from agentgym_tui.app import Console
 from agentgym_tui.commands import COMMANDS, QUESTIONS, AvailableCommand, Command, available_commands, commands_of
@@ -26,6 +26,7 @@ from tests.support.console.fake_session import (
     error_session,
     files_session,
 )
+from tests.support.console.key_presses import curated_files
 from tests.support.console.pilot import (
     screen_text,
     wait_for_no_text,
@@ -222,6 +223,36 @@ async def test_each_question_begins_on_its_harmless_answer_and_answers_with_the_
         assert await answer(*"abcdefghijklmopqrstuvwxzABDNQX", "enter") == harmless
         if commands[1].keys:
             assert await answer("y") == others[0]
+
+
+@pytest.mark.parametrize(
+    ("keys", "title"),
+    [(("R",), "╭─ Run"), (("ctrl+o",), "╭─ A model"), (("2", "T"), "╭─ Tags"), (("2", "e"), "╭─ Export")],
+)
+async def test_enter_in_each_field_of_a_form_leads_to_its_first_button_and_starts_nothing(
+    keys: Sequence[str], title: str
+) -> None:
+    session = curated_files() if "e" in keys else busy_session()
+    session.read_only = ""
+    app = Console(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await wait_until(pilot, lambda: app.accepts_keys)
+        for key in keys:
+            await pilot.press(key)
+            await wait_until(pilot, lambda: app.accepts_keys)
+        await wait_for_text(pilot, title, "↑ ↓ tab move · ", "enter ", "esc ")
+        form = app.screen
+        first, *others = form.query(Button)
+        for field in [each for each in form.focus_chain if not isinstance(each, Button)]:
+            field.focus()
+            await pilot.press("ctrl+s", "enter")
+            await wait_until(pilot, lambda: app.focused is first, str(field))
+        for button in (*others, *form.focus_chain[:1]):
+            await pilot.press("right")
+            await wait_until(pilot, lambda: app.focused is button, str(button))  # noqa: B023
+        await pilot.press("escape")
+        await wait_for_no_text(pilot, title)
+    assert not (session.fake_control.started or session.fake_control.annotations or session.profiles)
 
 
 # The quit dialog.

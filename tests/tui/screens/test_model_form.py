@@ -84,7 +84,7 @@ async def test_a_wrong_key_is_corrected_and_the_server_becomes_a_profile(
             assert "✓ requests: as usual; wrote its action as text; 2 of 2 answers" in found
             assert KEY not in screen_text(pilot.app)
             await pilot.press("right", "enter")
-            await wait_for_text(pilot, "new profile, also for agentgym-tui launch --config my-lab-2")
+            await wait_for_text(pilot, "also for agentgym-tui launch --config my-lab-2")
             assert session.profiles == [folder / "my-lab-2.yaml"]
     written = profiles(folder)
     assert written.keys() == {"my-lab", "my-lab-2"} and written["my-lab"] == "id: other"
@@ -116,6 +116,25 @@ async def test_a_key_in_place_of_its_variable_is_not_written(folder: Path) -> No
         await pilot.press("enter", "right", "enter")
         await wait_for_report(pilot, "Expected the name of an environment variable, not its value")
     assert session.profiles == [] and profiles(folder).keys() == {"my-lab"}
+
+
+async def test_settings_of_the_profile_in_use_are_changed_without_a_server(folder: Path) -> None:
+    session = empty_session()
+    async with console_pilot(session, SIZE) as pilot:
+        await fill_form(pilot, "", "", "", "colder", "0")
+        form = pilot.app.screen
+        assert f"new profile from {session.profile[0].id}" in screen_text(pilot.app)
+        assert [form.query_one(f"#{key}", Input).value for key in ("max_rounds", "max_duration_sec")] == ["15", "300"]
+        form.query_one("#max_rounds", Input).value = "16"
+        await pilot.press("enter", "right", "enter")
+        await wait_for_report(pilot, "✗ rounds: at most 15")
+        form.query_one("#max_rounds", Input).value = "5"
+        await pilot.press("enter")
+        await wait_for_text(pilot, "new profile without the comments of agent, also for", "--config colder")
+    before, after = session.profile[0], load_profile("colder", environ={"HOME": str(folder.parents[2])}, cwd=folder)
+    assert (after.agent.temperature, after.episode.max_rounds, after.episode.max_duration_sec) == (0.0, 5, 300.0)
+    assert (after.environments, after.agent.endpoint_names) == (before.environments, before.agent.endpoint_names)
+    assert "${TENSORZERO_URL:-http://localhost:3030}/v1/chat/completions" in (folder / "colder.yaml").read_text()
 
 
 async def test_hostile_texts_of_a_server_are_shown_safely() -> None:

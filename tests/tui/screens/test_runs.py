@@ -296,6 +296,23 @@ def test_started_batches_stand_at_the_end_of_the_queue_until_the_node_lists_them
     assert waiting_runs(store) == [batch_id(1), batch_id(2), "b"]
 
 
+def test_a_run_that_the_node_may_know_is_offered_to_be_played_again() -> None:
+    store, full = RunStore(), RunStore()
+    store.apply_events([live(started(n, batch_id=batch_id(n))) for n in (1, 2)])
+
+    def offered() -> list[int]:
+        return [n for n in (1, 2) if store.batch_registry.is_listed(store.batches[batch_id(n)])]
+
+    assert offered() == [1, 2], "no list yet"
+    store.apply_list(node_list(batch_state(2)))
+    assert offered() == [2]
+    store.apply_batches([batch_state(1)])
+    assert offered() == [1, 2]
+    full.apply_list(node_list(*(batch_state(n, "completed") for n in range(300, 100, -1))))
+    registry = full.batch_registry
+    assert [registry.is_listed(BatchRun(batch_id(n))) for n in (100, 150, 301)] == [True, True, False]
+
+
 def test_ended_runs_stand_by_their_end_in_whatever_order_a_console_hears_of_them() -> None:
     orders = []
     for heard in ([0, 1, 2], [2, 0, 1]):
