@@ -54,7 +54,7 @@ async def test_r_without_a_model_opens_the_form_and_offers_the_oracle() -> None:
         await pilot.press("j", "r")
         await wait_for_text(pilot, "╭─ Run", "no agent that uses a model", "choose the oracle agent: no model needed")
         assert session.fake_control.started == []
-        await pilot.press("enter")
+        await pilot.press("enter", "enter")
         await wait_for_text(pilot, "oracle started on TextCraft")
         assert (session.fake_control.started[0].envs, session.fake_control.started[0].agent) == (
             ["TextCraft"],
@@ -131,7 +131,7 @@ async def test_b_runs_a_battery() -> None:
         await wait_for_text(pilot, "2 environments: SQLGym, WebShop", "left out: ALFWorld (not installed)")
         await pilot.press("enter")
         await wait_for_text(pilot, "╭─ Run", "choose the oracle agent: no model needed")
-        await pilot.press("enter")
+        await pilot.press("enter", "enter")
         await wait_for_text(pilot, "oracle started on SQLGym, WebShop")
         assert session.fake_control.started[0].envs == ["SQLGym", "WebShop"]
         await pilot.press("b")
@@ -232,14 +232,19 @@ async def test_x_in_a_battery_opens_a_dialog() -> None:
     session = FakeSession(store)
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
-        for key in ("escape", "enter", "q", "x", "b"):
-            assert session.fake_control.commands == ([("cancel", batch_id(0), None)] if key == "b" else [])
+        for keys, effect in (
+            (("escape",), ""),
+            (("enter",), ""),
+            (("q", "x", "b", "n"), ""),
+            (("down", "enter"), "Wordle cancelled"),
+            (("up", "enter"), "2 batches cancelled"),
+        ):
+            assert session.fake_control.commands == ([("cancel", batch_id(0), None)] if keys[0] == "up" else [])
             await pilot.press("x")
             await wait_for_text(pilot, "Cancel what?", "is running; 1 more in this battery")
-            await pilot.press(key)
+            await pilot.press(*keys)
             await wait_for_no_text(pilot, "Cancel what?")
-            if key in ("x", "b"):
-                await wait_for_text(pilot, "Wordle cancelled" if key == "x" else "2 batches cancelled")
+            await wait_for_text(pilot, effect)
     assert session.fake_control.commands == [("cancel", batch_id(0), None), ("cancel", "battery", None)]
 
 

@@ -47,7 +47,7 @@ async def test_r_runs_what_is_selected_and_full_stop_repeats_it_on_another_scree
             await pilot.press("r")
             if not env:  # nothing to run is selected
                 await wait_for_text(pilot, "╭─ Run")
-                await pilot.press("space", "enter")
+                await pilot.press("space", "enter", "enter")
             await wait_until(pilot, lambda: len(started) == 2 * n + 1, f"the run of {screen}")  # noqa: B023
             await wait_for_text(pilot, f"started on {env or FIRST_ENV}")
             await wait_until(pilot, lambda: type(pilot.app.screen).__name__ == screen, screen)  # noqa: B023
@@ -66,7 +66,7 @@ async def test_the_form_and_the_batteries_open_and_start_on_every_screen() -> No
             await show(pilot, keys, screen)
             await pilot.press("R")
             await wait_for_text(pilot, "╭─ Run")
-            await pilot.press(*([] if env else ["space"]), "enter")
+            await pilot.press(*([] if env else ["space"]), "enter", "enter")
             await wait_until(pilot, lambda: len(started) == 2 * n + 1, "the run of the form")  # noqa: B023
             assert started[-1].envs == [env or FIRST_ENV]
             await wait_for_no_text(pilot, "╭─ Run")

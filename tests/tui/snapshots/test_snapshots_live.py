@@ -171,7 +171,7 @@ def test_model_form(snap_compare: SnapCompare, size: tuple[int, int], monkeypatc
     monkeypatch.delenv("LAB_KEY", raising=False)
     texts = ("http://127.0.0.1:8000/v1", "qwen3-8b", "LAB_KEY")
     keys = [key for text in texts for key in (*text, "down")]
-    before = after_keys("ctrl+o", *keys, "enter", texts=("✗ The variable LAB_KEY", "→ set it"))
+    before = after_keys("ctrl+o", *keys, "enter", "enter", texts=("✗ The variable LAB_KEY", "→ set it"))
     assert snap_compare(console_app(empty_session()), terminal_size=size, run_before=before)
 
 
