@@ -86,7 +86,7 @@ def test_export_form(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
         await wait_for_widget_text(pilot, "#summary", "14 episodes")
         pilot.app.push_screen(ExportForm(FakeCuration(), [episode_id(n) for n in range(14)], [find_format("atif")], ""))
         await wait_for_text(pilot, "Export 14 episodes", "idle")
-        await pilot.press("enter")
+        await pilot.press("enter", "enter")
         await wait_for_text(pilot, "1 left out")
         stop_cursor_blink(pilot)
         await pilot.pause()
