@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from itertools import takewhile
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import yaml
 
@@ -63,35 +64,25 @@ def resolve_scalar(text: str) -> YamlValue:
 def replace_values(text: str, values: Mapping[str, YamlValue]) -> tuple[str, list[str]]:
     """Return the text of a mapping with new values of keys, and those of the keys whose comments it has no more.
 
-    The other keys stay as they are written. Where that is impossible, as with an anchor in an old value, all of it is
-    written anew, and the list has ``all``.
+    The other lines stay as they are. Where that is impossible, as with an anchor in an old value, all is written anew, and
+    the list has ``all``.
     """
-    data = parse_yaml(text)
+    data, edited, lost = parse_yaml(text), text, list[str]()
     wanted = {**(data if isinstance(data, dict) else {}), **values}
-    root = yaml.compose(text, Loader=yaml.SafeLoader)  # whose marks count characters
-    edited, lost, added = text, list[str](), dict(values)
-    for key, value in reversed(root.value if isinstance(root, yaml.MappingNode) else []):
-        if key.value not in added:
-            continue
-        start, end = key.start_mark.index, _end(value)
-        if not isinstance(value, yaml.ScalarNode):
-            end = text.find("\n", end) if "\n" in text[end:] else len(text)
-            lost += [key.value] if "#" in text[start:end] else []
-        edited = edited[:start] + _dump({key.value: added.pop(key.value)}).rstrip() + edited[end:]
-    edited = edited.rstrip("\n") + "\n" + (_dump(added) if added else "")
-    try:
-        is_same = parse_yaml(edited) == wanted
-    except ConfigError:
-        is_same = False
-    return (edited, lost[::-1]) if is_same else (_dump(wanted), ["all"] if "#" in text else [])
-
-
-def _end(node: Any) -> int:  # noqa: ANN401 - a node of PyYAML, which has no types
-    """Return the index of the end of a value; the mark of a block is after the comments that follow it."""
-    while not isinstance(node, yaml.ScalarNode) and node.value and not node.flow_style:
-        last = node.value[-1]
-        node = last[1] if isinstance(last, tuple) else last
-    return int(node.end_mark.index)
+    for key, value in values.items():
+        old = re.search(rf"^{re.escape(key)}:.*(?:\n+[ \t-].*)*", edited, re.MULTILINE)
+        start, end = old.span() if old else (len(edited), len(edited))
+        lost += [key] if old and "#" in old[0] else []
+        edited = (
+            edited[:start]
+            + ("" if old or edited.endswith("\n") else "\n")
+            + _dump({key: value}).rstrip()
+            + edited[end:]
+        )
+    with suppress(ConfigError):
+        if parse_yaml(edited) == wanted:
+            return f"{edited.rstrip()}\n", lost
+    return _dump(wanted), ["all"] if "#" in text else []
 
 
 class _Dumper(yaml.SafeDumper):

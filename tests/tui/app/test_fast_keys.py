@@ -93,10 +93,10 @@ async def test_a_key_that_arrives_after_the_last_screen_closed_is_dropped(forwar
 @pytest.mark.parametrize(
     ("keys", "commands", "screen"),
     [
-        (["q", "s"], ["cancel"], "LiveScreen"),
-        (["x", "b"], ["cancel"], "LiveScreen"),
-        (["colon", *"quit", "enter", "s"], ["cancel"], "LiveScreen"),
-        (["colon", *"cancel", "enter", "b"], ["cancel"], "LiveScreen"),
+        (["q", "up", "enter"], ["cancel"], "LiveScreen"),
+        (["x", "up", "enter"], ["cancel"], "LiveScreen"),
+        (["colon", *"quit", "enter", "up", "enter"], ["cancel"], "LiveScreen"),
+        (["colon", *"cancel", "enter", "up", "enter"], ["cancel"], "LiveScreen"),
         (["colon", *"cancel", "enter", "escape", "q"], [], "quit"),
         (["6", "C", "y"], ["cancel"], "RunsScreen"),
         (["6", "C", "n", "1", "R", "escape", "2"], [], "EpisodesScreen"),

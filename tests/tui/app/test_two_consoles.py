@@ -135,5 +135,3 @@ async def test_a_battery_of_the_command_is_not_offered_to_be_played_again(tmp_pa
             assert len(order(pilot)) == 2
             await select(pilot, f"batch {own}")
             await wait_for_text(pilot, "a Again")
-            await pilot.press("a")
-            await wait_until(pilot, lambda: len(order(pilot)) == 3, "the run that is played again")

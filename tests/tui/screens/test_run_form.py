@@ -332,18 +332,6 @@ async def test_the_cause_of_an_unreachable_model_is_shown_in_full(size: tuple[in
         assert f"no model is reachable: gpu-node-17.lab:3000 down: {CAUSE}" in " ".join(text.split())
 
 
-async def test_a_run_may_exceed_the_hard_limits_of_the_profile() -> None:
-    session = empty_session()
-    async with Console(session).run_test(size=(120, 40), notifications=True) as pilot:
-        for n_started, key in enumerate(("right", "left"), 1):
-            await pilot.press("R")
-            await wait_for_text(pilot, "hard limits")
-            pilot.app.screen.query_one("#longer").focus()
-            await pilot.press(key, "enter", "enter")
-            await wait_until(pilot, lambda n=n_started: len(session.fake_control.started) == n)  # type: ignore[misc]
-    assert [args.allow_longer for args in session.fake_control.started] == [True, False]
-
-
 async def test_errors_are_readable_in_the_smallest_terminal() -> None:
     async with Console(empty_session()).run_test(size=(60, 20)) as pilot:
         await pilot.press("R", "tab", "tab", "tab", "0")
@@ -439,10 +427,12 @@ async def test_a_sweep_with_a_budget_is_started_from_the_form_by_the_keyboard(si
             await pilot.press("down")
         await pilot.press(*"m1,m2")
         await wait_for_text(pilot, "m1,m2")
-        await pilot.press("enter", "enter")
+        pilot.app.screen.query_one("#longer").focus()
+        await pilot.press("right", "enter", "enter")
         await wait_until(pilot, lambda: bool(session.fake_control.started))
     (args,) = session.fake_control.started
     assert (args.repeat, args.until_width, args.budget, args.models) == (50, 0.2, Budget(cost=2.5), ["m1", "m2"])
+    assert args.allow_longer
 
 
 @pytest.mark.parametrize(("agents", "n_note"), [(("oracle", "react"), 0), (("oracle",), 2)])

@@ -297,20 +297,14 @@ def test_started_batches_stand_at_the_end_of_the_queue_until_the_node_lists_them
 
 
 def test_a_run_that_the_node_may_know_is_offered_to_be_played_again() -> None:
-    store, full = RunStore(), RunStore()
-    store.apply_events([live(started(n, batch_id=batch_id(n))) for n in (1, 2)])
-
-    def offered() -> list[int]:
-        return [n for n in (1, 2) if store.batch_registry.is_listed(store.batches[batch_id(n)])]
-
-    assert offered() == [1, 2], "no list yet"
-    store.apply_list(node_list(batch_state(2)))
-    assert offered() == [2]
-    store.apply_batches([batch_state(1)])
-    assert offered() == [1, 2]
-    full.apply_list(node_list(*(batch_state(n, "completed") for n in range(300, 100, -1))))
-    registry = full.batch_registry
-    assert [registry.is_listed(BatchRun(batch_id(n))) for n in (100, 150, 301)] == [True, True, False]
+    store = RunStore()
+    runs, registry = [BatchRun(batch_id(n)) for n in (100, 150, 301)], store.batch_registry
+    assert [*map(registry.is_listed, runs)] == [True] * 3, "no list yet"
+    store.apply_list(node_list(*(batch_state(n, "completed") for n in range(300, 100, -1))))
+    assert [*map(registry.is_listed, runs)] == [True, True, False], "the node lists no older ones"
+    store.apply_list(node_list(batch_state(150)))
+    store.apply_batches([batch_state(301)])
+    assert [*map(registry.is_listed, runs)] == [False, True, True]
 
 
 def test_ended_runs_stand_by_their_end_in_whatever_order_a_console_hears_of_them() -> None:
