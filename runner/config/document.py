@@ -64,24 +64,20 @@ def resolve_scalar(text: str) -> YamlValue:
 def replace_values(text: str, values: Mapping[str, YamlValue]) -> tuple[str, list[str]]:
     """Return the text of a mapping with new values of keys, and those of the keys whose comments it has no more.
 
-    The other lines stay as they are. Where that is impossible, as with an anchor in an old value, all is written anew, and
-    the list has ``all``.
+    The other lines stay as they are. Where that is impossible, as with an anchor in an old value, all of it is written
+    anew, and the list has ``all``.
     """
     data, edited, lost = parse_yaml(text), text, list[str]()
     wanted = {**(data if isinstance(data, dict) else {}), **values}
     for key, value in values.items():
         old = re.search(rf"^{re.escape(key)}:.*(?:\n+[ \t-].*)*", edited, re.MULTILINE)
-        start, end = old.span() if old else (len(edited), len(edited))
         lost += [key] if old and "#" in old[0] else []
-        edited = (
-            edited[:start]
-            + ("" if old or edited.endswith("\n") else "\n")
-            + _dump({key: value}).rstrip()
-            + edited[end:]
-        )
+        new = _dump({key: value})
+        edited = f"{edited[: old.start()]}{new.rstrip()}{edited[old.end() :]}" if old else f"{edited.rstrip()}\n{new}"
+    edited = f"{edited.rstrip()}\n"
     with suppress(ConfigError):
         if parse_yaml(edited) == wanted:
-            return f"{edited.rstrip()}\n", lost
+            return edited, lost
     return _dump(wanted), ["all"] if "#" in text else []
 
 
