@@ -104,6 +104,8 @@ class OwnModel(NamedTuple):
             kept = {key: value for key, value in sections["agent"].items() if key not in _OF_ENDPOINTS}
             sections["agent"] = {**kept, **self._agent()}
             before[REQUESTS] = None
+        elif self.key_env:
+            raise ConfigError("type the URL of the server for which the variable has the key")
         elif self.model:
             sections["agent"]["model"] = self.model
         for key, value in settings.items():

@@ -89,6 +89,7 @@ class Form(DialogScreen[ScreenResultType]):
             button.active_effect_duration = 0.0  # during which it would ignore the next key
         return Horizontal(*each, id="buttons")
 
+    @on(Input.Submitted)
     def action_main(self) -> None:
         self.query(Button).first().focus()
 
@@ -104,10 +105,6 @@ class Form(DialogScreen[ScreenResultType]):
 
     def text(self, field: str) -> str:
         return self.query_one(f"#{field}", Input).value.strip()
-
-    @on(Input.Submitted)
-    def _submitted(self) -> None:
-        self.action_main()
 
     @on(Button.Pressed)
     async def _pressed(self, pressed: Button.Pressed) -> None:

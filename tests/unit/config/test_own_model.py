@@ -113,6 +113,8 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("a file")
     with pytest.raises(ConfigError, match="cannot be written to"):
         write(OwnModel(URL, "m"), tmp_path, "id: a", {"XDG_CONFIG_HOME": str(tmp_path / "config")})
+    with pytest.raises(ConfigError, match="type the URL"):
+        write(OwnModel("", "m", "LAB_KEY"), tmp_path, "id: a")
 
 
 BASE = """# of the lab
