@@ -7,8 +7,8 @@ import contextlib
 import os
 import re
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -18,6 +18,8 @@ from textual.app import App
 from textual.dom import DOMNode
 
 from agentgym_tui.safe_text import sanitize_line, sanitize_message, sanitize_text
+from runner.errors import StoreError
+from runner.types import Span
 from runner.util.clock import is_ulid
 
 # Toasts: short messages above status line and key bar for a few seconds; the newest ones are kept to be read in full.
@@ -128,6 +130,7 @@ def _byte_count(n: int) -> str:
 # Files in a folder of the user: episodes as JSON, and pictures of the screen as SVG.
 
 MAX_COPIES: Final = 100
+_MAX_NS: Final = 1 << 63
 
 _FONT_FACE = re.compile(r"\s*@font-face\s*\{[^{}]*\}")
 _COMMENT = re.compile(r"\s*<!--.*?-->", re.DOTALL)
@@ -146,6 +149,26 @@ def export_episode(episode_id: str, data: bytes, folder: Path) -> Path:
     if not is_ulid(episode_id):
         raise ExportError(f"the episode id {episode_id[:40]!r} is not a valid file name")
     return write_new_file(folder, episode_id, ".json", data)
+
+
+def write_trace(spans: Sequence[Span], episode_id: str, folder: Path) -> Path:
+    """Write the spans of an episode as a new Perfetto trace; times of no clock are left out. Raises ``ExportError``."""
+    from runner.tracing import PerfettoFile, TraceEncoder
+
+    if not is_ulid(episode_id):
+        raise ExportError(f"the episode id {episode_id[:40]!r} is not a valid file name")
+    path = write_new_file(folder, episode_id, ".pftrace", b"")
+    file, tracks = PerfettoFile(path), defaultdict[str, list[Span]](list)
+    for span in spans:
+        if 0 <= span.start_ns <= span.end_ns < _MAX_NS:
+            tracks[span.track].append(span)
+    try:
+        for track, shown in tracks.items():
+            encoder = TraceEncoder(file.boot, track)
+            file.append(track, encoder.encode(shown, ()), encoder.n_lanes)
+    except (StoreError, ValueError, OverflowError) as exc:
+        raise ExportError(f"the trace cannot be written: {exc}") from exc
+    return path
 
 
 def write_new_file(folder: Path, stem: str, suffix: str, data: bytes) -> Path:

@@ -17,6 +17,7 @@ from agentgym_tui.presenters.cells import (
     Tone,
     cost_part,
     cut,
+    cut_line,
     cut_start,
     display_width,
     line_width,
@@ -62,9 +63,18 @@ STEP_COLUMNS: Final = (
     Column("tokens", 11, right=True, rank=5),
 )
 MAX_INDENT: Final = 12  # depth in the tree of spans from which on rows are not indented further
+_STEP_NUMBERS: Final = ("index", "timestep_idx")  # attributes of the span of a step that may have its number
 MIN_LABELS: Final = 30  # columns from which on a time axis has a label in the middle
 _NUMBER_WIDTH: Final = 8  # of the step number, the space before the action, and the sign for unsafe characters
-_TONES: Final[dict[str, Tone]] = {"environment": "accent", "agent": "good", "model": "good"}
+_TONES: Final[dict[str, Tone]] = {
+    **dict.fromkeys(("agent", "model", "inference"), "cyan"),
+    "environment": "accent",
+    "queue": "warn",
+    "prefill": "purple",
+    "decode": "good",
+}
+"""By the category of a span; of the parts of an answer, which have the category ``inference``, by their names."""
+_LEGEND: Final[tuple[str, ...]] = ("queue", "prefill", "decode", "environment")
 _EIGHTHS: Final = ("", *"▏▎▍▌▋▊▉")
 _MAX_NS: Final = 2**63  # largest absolute value of a timestamp, in nanoseconds; a larger one is clamped
 _MIN_WIDTH: Final = 8  # columns below which a line of a picture is cut, because its rows would be too short to read
@@ -311,14 +321,17 @@ class SpanRows:
     A span becomes a root if its parent is unknown or if it is part of a cycle.
     """
 
-    def __init__(self, spans: Sequence[Span], opened: Collection[int] = ()) -> None:
-        self._spans = spans
+    def __init__(self, spans: Sequence[Span], opened: Collection[int] = (), step: int | None = None) -> None:
+        """``step``: only the spans of this step, by default those of the whole episode."""
+        self._spans, self.step = spans, step
         self._order: list[_SpanRow] = []
-        for position, depth in _walk_tree(spans):
+        walked = list(_walk_tree(spans) if step is None else _of_step(_walk_tree(spans), spans, step))
+        for position, depth in walked:
             texts = attribute_texts(spans[position]) if position in opened else ()
             self._order += [_SpanRow(position, depth, text, number) for number, text in enumerate(["", *texts])]
-        self._start = _clamp(min((span.start_ns for span in spans), default=0))
-        self._total = max(_clamp(max((span.end_ns for span in spans), default=0)) - self._start, 1)
+        self.shown = [spans[position] for position, _ in walked]
+        self._start = _clamp(min((span.start_ns for span in self.shown), default=0))
+        self._total = max(_clamp(max((span.end_ns for span in self.shown), default=0)) - self._start, 1)
 
     def __len__(self) -> int:
         return len(self._order)
@@ -355,7 +368,8 @@ class SpanRows:
         left = min(start * width // self._total, width - 1)
         full, rest = divmod(max(end - start, 0) * width * 8 // self._total, 8)
         shape = ("█" * full + _EIGHTHS[rest])[: width - left] or _EIGHTHS[1]
-        tone: Tone = "bad" if "error" in span.attributes else _TONES.get(span.category, "dim")
+        kind = span.name if span.category == "inference" and span.name in _LEGEND else span.category
+        tone: Tone = "bad" if "error" in span.attributes else _TONES.get(kind, "dim")
         return Cell(" " * left + shape, tone)
 
     def duration(self, index: int) -> Cell:
@@ -364,10 +378,29 @@ class SpanRows:
 
     def axis(self, width: int) -> str:
         middle, end = format_elapsed(self._total // 2), format_elapsed(self._total)
-        if not self._spans or width <= len(end):
+        if not self.shown or width <= len(end):
             return ""
         left = f"0{middle:>{(width + len(middle)) // 2 - 1}}" if width >= MIN_LABELS else "0"
         return f"{left}{end:>{width - len(left)}}"
+
+
+def trace_legend(width: int) -> Line:
+    """Return which color each kind of span has."""
+    cells = [cell for name in (*_LEGEND, "agent") for cell in (Cell("█ ", _TONES[name]), Cell(f"{name} ", "dim"))]
+    return cut_line([*cells, Cell("✗ ", "bad"), Cell("failed", "dim")], width)
+
+
+def _of_step(walked: Iterable[tuple[int, int]], spans: Sequence[Span], step: int) -> Iterator[tuple[int, int]]:
+    """Yield position and depth of the spans of a step, as ``walked`` has those of the whole episode."""
+    top: int | None = None
+    for position, depth in walked:
+        if top is not None and depth <= top:
+            top = None
+        span = spans[position]
+        if top is None and span.name == "timestep" and step in map(span.attributes.get, _STEP_NUMBERS):
+            top = depth
+        if top is not None:
+            yield position, depth - top
 
 
 def attribute_texts(span: Span) -> list[str]:
@@ -380,13 +413,13 @@ def spans_with(spans: Sequence[Span], expression: re.Pattern[str]) -> set[int]:
     return {at for at, span in enumerate(spans) if any(map(expression.search, attribute_texts(span)))}
 
 
-def spans_text(spans: Sequence[Span], *, raw: bool) -> str:
+def spans_text(spans: Sequence[Span], *, raw: bool, step: int | None = None) -> str:
     """Return spans as an indented tree with durations; if ``raw``, return all fields of the spans as JSON."""
+    rows = SpanRows(spans, step=step)
     if raw:
         from runner.util.safe_values import encode
 
-        return encode(spans).decode()
-    rows = SpanRows(spans)
+        return encode(rows.shown).decode()
     return "\n".join(f"{rows.name(index).text}  {rows.duration(index).text}" for index in range(len(rows)))
 
 

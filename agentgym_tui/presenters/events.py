@@ -36,7 +36,9 @@ from agentgym_tui.safe_text import MAX_LINE_CHARS, masked_line, player_text
 from agentgym_tui.sessions.event_reader import EventReader
 from agentgym_tui.state.event_log import (
     ALL_SUBJECTS,
+    EVENT_NAMES,
     LIVE_SUBJECT,
+    MALFORMED_QUERY,
     MAX_SUBJECTS,
     EventLog,
     EventMessage,
@@ -46,13 +48,15 @@ from agentgym_tui.state.event_log import (
     SubjectOrder,
     SubjectRow,
     SubjectTree,
+    decode_error,
+    is_agentgym_message,
     node_of,
 )
 from agentgym_tui.state.query import Sorting
 from agentgym_tui.state.run_store import RunStore
-from runner.events.codec import DurableRow, LiveRow, RawRow, check_limits, decode, decode_item
+from runner.events.codec import DurableRow, check_limits, decode
 from runner.events.durable import BatchCompleted, BatteryCompleted, DurableEvent, EpisodeCompleted, FieldStatus
-from runner.events.subjects import LIVE_SUBJECTS, DurableNames
+from runner.events.subjects import LIVE_SUBJECTS
 from runner.types import join_models
 
 MAX_CACHED: Final = 1_000
@@ -72,8 +76,6 @@ SUBJECT_COLUMNS: Final = (
     Column("rate", 6, right=True, rank=2),
 )
 DEFAULT_SORTING: Final = Sorting("subject")
-EVENT_NAMES: Final = DurableNames()
-_TYPES: Final = frozenset(EVENT_NAMES.all())
 _SORT_KEYS: Final[tuple[SubjectOrder, ...]] = get_args(SubjectOrder)
 _INDENT: Final = 2
 """Columns of indentation per level of the subject tree; deep levels of a narrow tree have less."""
@@ -137,7 +139,7 @@ def events_heading(
         [Cell(*LINK_STATES[store.link.status])],
         [Cell(masked_line(store.link.address, 60), "dim")] if store.link.address else [],
     ]
-    return [join_parts(above, width), join_parts(list(_counter_parts(reader, log, store)), width)]
+    return [join_parts(above, width), join_parts(list(_counter_parts(reader, log, store, key)), width)]
 
 
 def _reading_state(reader: EventReader, key: Callable[[str], str]) -> Cell:
@@ -159,14 +161,15 @@ def _start_text(query: EventQuery) -> str:
     return {"all": "the beginning", "now": "now"}.get(str(query.start), f"#{query.start}")
 
 
-def _counter_parts(reader: EventReader, log: EventLog, store: RunStore) -> Iterator[Line]:
+def _counter_parts(reader: EventReader, log: EventLog, store: RunStore, key: Callable[[str], str]) -> Iterator[Line]:
     yield [Cell(pluralize(log.n_received, "message"))]
     if log.is_replaying and reader.is_reading:
         yield [Cell("replaying history", "accent")]
     elif rate := format_per_second(log.subjects.rate):
         yield [Cell(rate, "accent")]
     yield [Cell(f"lag {format_count(log.lag)}", "warn" if log.lag > 1_000 else "dim")]
-    for n, label in ((log.n_gap, "in gaps"), (log.n_skipped, "skipped"), (store.n_malformed, "malformed")):
+    found = f"malformed ({key('events.filter')} {MALFORMED_QUERY})" if store.n_malformed else "malformed"
+    for n, label in ((log.n_gap, "in gaps"), (log.n_skipped, "skipped"), (store.n_malformed, found)):
         yield [Cell(f"{format_count(n)} {label}", "warn" if n else "dim")]
     if log.n_evicted:
         yield [Cell(f"newest {format_count(len(log))} kept", "dim")]
@@ -269,26 +272,6 @@ def summarize(message: EventMessage) -> MessageSummary:
     if is_agentgym_message(message):
         return _summarize_durable(message, node)
     return MessageSummary(node, Cell(_payload_preview(message), "plain"), _named_episode(message))
-
-
-def is_agentgym_message(message: EventMessage) -> bool:
-    """Whether a message is an AgentGym event by subject or CloudEvents type, so that it is malformed if not decoded."""
-    if message.subject in _TYPES or LIVE_SUBJECT.fullmatch(message.subject):
-        return True
-    return any(key.lower() == "ce-type" and value.strip() in _TYPES for key, value in message.headers.items())
-
-
-def decode_error(message: EventMessage) -> str:
-    """Return why an AgentGym event, or an item of a live batch, cannot be decoded; "" for any other message."""
-    if not is_agentgym_message(message):
-        return ""
-    match decode(message.subject, message.headers, message.payload, EVENT_NAMES):
-        case RawRow() as row:
-            return row.reason
-        case LiveRow() as row:
-            raw = [*row.raw, *(decoded for item in row.batch.items if isinstance(decoded := decode_item(item), RawRow))]
-            return f"{len(raw)} of its items: {raw[0].reason}" if raw else ""
-    return ""
 
 
 def _summarize_live(message: EventMessage, node: str) -> MessageSummary:

@@ -23,7 +23,7 @@ from agentgym_tui.config import UiState
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.status_line import status_line
-from agentgym_tui.services import start_worker, toast
+from agentgym_tui.services import copy_to_clipboard, start_worker, toast
 from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.sessions.run_commands import RunCommands, control_error_text
 from agentgym_tui.sessions.session import Session
@@ -53,6 +53,7 @@ class ConsoleScreen(Screen[ScreenResultType]):
     """The widget with the focus. It and the one before repaint themselves; Textual repaints the whole screen, too."""
 
     _has_widgets = _was_left = False
+    _copied: object = None
 
     @dataclass
     class EpisodesRequested(Message):
@@ -146,6 +147,14 @@ class ConsoleScreen(Screen[ScreenResultType]):
 
     def query_fields(self) -> list[Field]:
         return []
+
+    @on(events.TextSelected)
+    def _copy_selection(self) -> None:
+        """Copy the text that was selected with the mouse; the event comes with each mouse button that is released."""
+        if (selections := self.selections) is not self._copied:
+            self._copied = selections
+            if text := self.get_selected_text():
+                copy_to_clipboard(self.app, text, raw=False)
 
     def toast(self, text: str, *, failed: bool = False) -> None:
         toast(self.app, text, failed=failed)

@@ -30,8 +30,8 @@ from agentgym_tui.presenters.transcript import JUMPS, Jump, step_to_jump
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ConsoleScreen
 from agentgym_tui.screens.dialogs.curate import edit_tags
-from agentgym_tui.screens.episode_views import STEP, WHOLE, EpisodeTabs
-from agentgym_tui.services import ExportError, copy_to_clipboard, export_episode, start_worker, toast
+from agentgym_tui.screens.episode_views import STEP, TRACE, WHOLE, EpisodeTabs
+from agentgym_tui.services import ExportError, copy_to_clipboard, export_episode, start_worker, toast, write_trace
 from agentgym_tui.sessions.episode_files import record_from_bytes
 from agentgym_tui.sessions.library import FoundLine, TextHits
 from agentgym_tui.sessions.session import (
@@ -68,6 +68,7 @@ SHARES: Final = (
 COMPARE_SHARES: Final = (Share("aligned", "compare.steps", "height", 15, 80, ""),)
 FROM_END: Final = ("observation", "error")  # texts that come last in a step, where the texts before may repeat them
 CLEAR_AFTER_S: Final = 0.2  # seconds after which the previous episode is cleared while the next one is loading
+OPENING_A_TRACE: Final = "open it in a browser at ui.perfetto.dev, which reads it there; nothing is sent"
 STILL_RUNNING: Final = "this episode is still running; its file is written when it ends"
 
 
@@ -156,13 +157,33 @@ class EpisodeScreen(ConsoleScreen[str]):
         self._views.select_tab(tab)
         self._search_again()
 
-    def action_copy(self, raw: bool = False) -> None:
-        """Copy the text of the shown tab; visible symbols replace control characters unless ``raw`` is True."""
-        copy_to_clipboard(self.app, self._views.text(raw=raw), raw=raw, whole="export writes all of it")
+    def action_copy(self, raw: bool = False, whole: bool = False) -> None:
+        """Copy what is at the cursor of the tab, or all; symbols replace control characters unless ``raw`` is True."""
+        copy_to_clipboard(self.app, self._views.text(raw=raw, whole=whole), raw=raw, whole="export writes all of it")
 
     def action_copy_path(self) -> None:
-        """Copy the path of the episode's file, or the id of the episode where the file is not on this machine."""
-        copy_to_clipboard(self.app, str(self._path or self._key), raw=False)
+        """Copy the path of the episode's file, in the trace of its Perfetto trace; the id without a file here."""
+        if self._views.tab == TRACE and self._path is None:
+            self.toast(f"no trace file here; {keymap_of(self.app).key('trace.write')} writes one", failed=True)
+        else:
+            copy_to_clipboard(self.app, str(self._path or self._key), raw=False)
+
+    def action_write_trace(self) -> None:
+        """Say where the Perfetto trace is and what opens it; one that does not exist is written into this folder."""
+        start_worker(self, self._write_trace, group="export")
+
+    async def _write_trace(self) -> None:
+        if (loaded := self._loaded) is None or not len(spans := loaded.episode.spans):
+            self.toast("this episode has no spans", failed=True)
+            return
+        try:
+            path = loaded.trace or await asyncio.to_thread(
+                write_trace, spans.all, loaded.episode.episode_id, Path.cwd()
+            )
+        except (ExportError, OSError) as exc:
+            self.toast(f"not written: {exc}", failed=True)
+        else:
+            self.toast(f"{'of the batch' if loaded.trace else 'written'}: {path}\n{OPENING_A_TRACE}")
 
     def action_compare(self) -> None:
         if not isinstance(self._entry, UnreadableFile):
@@ -227,8 +248,9 @@ class EpisodeScreen(ConsoleScreen[str]):
 
     @on(EpisodeTabs.TabShown)
     def _tab_shown(self) -> None:
-        """Show the keys that jump between steps where all steps are shown."""
+        """Show the keys that jump between steps where all steps are shown, and the path of what is shown."""
         self.query_one(KeyBar).put_first("whole." if self._views.tab == WHOLE else "")
+        self._show_heading(self._state)
 
     @on(FindBar.Ended)
     def _find_ended(self) -> None:
@@ -239,6 +261,9 @@ class EpisodeScreen(ConsoleScreen[str]):
     def action_fold(self, kinds: str) -> None:
         if not self._views.fold(kinds):
             self.toast(f"no texts of the kind: {kinds}")
+
+    def action_zoom_step(self) -> None:
+        self._views.zoom()
 
     def action_jump(self, what: Jump, by: int) -> None:
         """Select the next (1) or previous (-1) step of a kind."""
@@ -271,8 +296,10 @@ class EpisodeScreen(ConsoleScreen[str]):
 
     @property
     def _path(self) -> Path | None:
-        loaded = self._loaded
-        return loaded.path if loaded is not None and loaded.episode.episode_id == self._key else None
+        """Path of what is shown, if it is on this machine: the Perfetto trace, or the file of the episode."""
+        if (loaded := self._loaded) is None or loaded.episode.episode_id != self._key:
+            return None
+        return loaded.trace if self._views.tab == TRACE else loaded.path
 
     def _current_context(self) -> tuple[object, ...]:
         """Return what decides whether an episode that could not be loaded may be loaded now."""

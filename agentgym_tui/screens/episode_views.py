@@ -45,12 +45,12 @@ from agentgym_tui.sessions.session import LoadedEpisode
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.widgets.lists import LineList, WrappedText
 from agentgym_tui.widgets.payload_view import Tab, TabBar, TextView
-from agentgym_tui.widgets.transcript import Transcript, Waterfall
+from agentgym_tui.widgets.transcript import EpisodeWaterfall, Transcript
 from runner.types import Span
 from runner.types.cells import MAX_COLUMNS
 
-STEP, WHOLE = "transcript", "whole"
-"""Ids of the views of a step's transcript, and of the whole episode."""
+STEP, WHOLE, TRACE = "transcript", "whole", "trace"
+"""Ids of the views of a step's transcript, of the whole episode, and of its spans."""
 N_AT_ONCE: Final = 100  # number of steps that are added to the whole episode at a time, within a thirtieth of a second
 PAUSE_S: Final = 0.005
 _NOTE_WIDTH: Final = 120  # columns of the note right of the tabs
@@ -95,6 +95,10 @@ class EpisodeContent:
     def text(self, shown: ShownEpisode, *, raw: bool) -> str:
         """Return the content as one text, to copy it; unsanitized if ``raw`` is True."""
         raise NotImplementedError
+
+    def part(self, shown: ShownEpisode, *, raw: bool) -> str:
+        """Return what is at the cursor, to copy it; by default all of the content."""
+        return self.text(shown, raw=raw)
 
     def note(self, shown: ShownEpisode, key: Callable[[str], str]) -> Line:
         """Return the text right of the tabs, after ``show``; ``key`` returns the key label of a command id."""
@@ -196,6 +200,13 @@ class EpisodeTranscript(EpisodeContent):
         self._n_steps += self._n_left
         return transcript_text(self._blocks(shown))
 
+    def part(self, shown: ShownEpisode, *, raw: bool) -> str:
+        """Return the message at the cursor, or the step whose heading is there."""
+        blocks, at = self._blocks(shown), max(self._transcript.block_in_view, 0)
+        starts = [*self._whole.starts.values(), len(blocks)]
+        end = next(start for start in starts if start > at) if at in starts[:-1] else at + 1
+        return transcript_text(blocks[at:end])
+
     def note(self, shown: ShownEpisode, key: Callable[[str], str]) -> Line:
         there = [name for name in FOLDS if self._whole.kinds.intersection(FOLDS[name])]
         named = (("hidden", self._hidden.intersection(there)), ("folded", self._folded.intersection(there)))
@@ -276,7 +287,7 @@ class EpisodeTrace(EpisodeContent):
     """The spans of the episode."""
 
     def __init__(self, id: str) -> None:
-        self._waterfall = Waterfall(id=id)
+        self._waterfall = EpisodeWaterfall(id=id)
         super().__init__(self._waterfall)
         self._key = ""
         self._opened: set[int] = set()
@@ -285,7 +296,14 @@ class EpisodeTrace(EpisodeContent):
         if shown.key != self._key:
             self._key = shown.key
             self._opened.clear()
-        self._waterfall.show_spans(shown.spans, opened=self._opened)
+        self._waterfall.show_spans(shown.spans, opened=self._opened, step=self._step(shown))
+
+    def _step(self, shown: ShownEpisode) -> int | None:
+        return shown.step if self.shows_step else None
+
+    def zoom(self) -> None:
+        """Show the spans of the selected step alone, or those of the whole episode again."""
+        self.shows_step = not self.shows_step
 
     def note(self, shown: ShownEpisode, key: Callable[[str], str]) -> Line:
         has_attributes = any(span.attributes for span in shown.spans)
@@ -301,7 +319,7 @@ class EpisodeTrace(EpisodeContent):
         return len(self._opened) > n_opened
 
     def text(self, shown: ShownEpisode, *, raw: bool) -> str:
-        return spans_text(shown.spans, raw=raw) if shown.loaded else ""
+        return spans_text(shown.spans, raw=raw, step=self._step(shown)) if shown.loaded else ""
 
 
 class EpisodeJson(EpisodeContent):
@@ -365,7 +383,7 @@ EPISODE_VIEWS: Final = Registry(
     EpisodeView(STEP, "Transcript", "episode.transcript", StepTranscript),
     EpisodeView(WHOLE, "All", "episode.whole", EpisodeTranscript),
     EpisodeView("world", "World", "episode.world", EpisodeWorld, has_pictures),
-    EpisodeView("trace", "Trace", "episode.trace", EpisodeTrace),
+    EpisodeView(TRACE, "Trace", "episode.trace", EpisodeTrace),
     EpisodeView("json", "JSON", "episode.json", EpisodeJson),
     EpisodeView(
         "evaluation", "Evaluation", "episode.evaluation", EpisodeEvaluation, lambda each: bool(each.evaluation)
@@ -440,6 +458,12 @@ class EpisodeTabs(Vertical):
         self._fill()
         return is_there
 
+    def zoom(self) -> None:
+        """Show the selected step alone in the trace, the new current tab, or the whole episode again."""
+        if isinstance(trace := self._contents[TRACE], EpisodeTrace):
+            trace.zoom()
+        self.select_tab(TRACE)
+
     def rows_with(self, expression: re.Pattern[str] | None) -> list[int]:
         """Mark an expression in the current tab, unfold what has it, and return the rows with it; None ends this."""
         if expression and self._content.unfold_matches(self._shown, expression):
@@ -448,10 +472,10 @@ class EpisodeTabs(Vertical):
             each.widget.found = expression
         return [] if expression is None else self.view.find_rows(expression)
 
-    def text(self, *, raw: bool) -> str:
-        """Return the content of the shown tab as one text; if ``raw`` is True, trace and file are not sanitized."""
+    def text(self, *, raw: bool, whole: bool = False) -> str:
+        """Return what is at the cursor of the shown tab, or all of it; ``raw``: trace and file are not sanitized."""
         content = self._contents[STEP] if self._shown.loaded is None else self._content
-        return content.text(self._shown, raw=raw)
+        return (content.text if whole else content.part)(self._shown, raw=raw)
 
     @on(TabBar.TabSelected)
     def _tab_selected(self, event: TabBar.TabSelected) -> None:

@@ -20,6 +20,8 @@ from agentgym_tui.state.episode_list import EpisodeList, FoundLog, ListEntry, Un
 from agentgym_tui.state.nodes import READING_FILES, BusLink
 from agentgym_tui.state.run_store import RunStore
 from runner.errors import StoreError
+from runner.store.archive import trace_member
+from runner.util.clock import is_ulid
 
 if TYPE_CHECKING:
     from agentgym_tui.logs import LogFile
@@ -122,6 +124,7 @@ class LoadedEpisode(NamedTuple):
     data: bytes | None  # of its file; None if it comes from the live state
     missing_reason: str = ""  # why the file of an ended episode is not available
     path: Path | None = None  # on this machine, where it is known
+    trace: Path | None = None  # the Perfetto trace of its batch, if there is one beside the path
 
 
 class EpisodeLoadError(Exception):
@@ -157,7 +160,8 @@ async def load_file(session: Session, entry: ListEntry | None, episode_id: str) 
     try:
         if (library := session.library) is not None:
             episode, data = await asyncio.to_thread(library.load, episode_id)
-            return LoadedEpisode(episode, data, path=await asyncio.to_thread(library.path, episode_id))
+            path = await asyncio.to_thread(library.path, episode_id)
+            return LoadedEpisode(episode, data, "", path, await asyncio.to_thread(_trace_of, path, episode.batch_id))
         if session.control is None:
             raise EpisodeLoadError("no node is connected that has this episode")
         data = await session.control.fetch_episode(episode_id)
@@ -166,6 +170,14 @@ async def load_file(session: Session, entry: ListEntry | None, episode_id: str) 
         raise EpisodeLoadError(str(exc)) from exc
     except ControlRequestError as exc:
         raise EpisodeLoadError("\n".join(filter(None, (str(exc), exc.hint)))) from exc
+
+
+def _trace_of(path: Path | None, batch_id: str | None) -> Path | None:
+    """Return the trace of a batch in the state directory that has the file ``path`` of an episode."""
+    if path is None or len(path.parents) < 3 or batch_id is None or not is_ulid(batch_id):
+        return None
+    trace = path.parents[2] / trace_member(batch_id)  # as the name of an episode's file begins with runs/BATCH/
+    return trace if trace.is_file() else None
 
 
 async def load_notes(session: Session, episode_id: str) -> Sequence[Note]:

@@ -20,13 +20,17 @@ import msgspec
 
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, as_aware
 from agentgym_tui.state.query import FieldSet, Query, Searchable
-from runner.events.subjects import PATTERN
+from runner.events.subjects import PATTERN, DurableNames
 
 if TYPE_CHECKING:
     from runner.query.fields import GetValue, Kind, Value
     from runner.subscribe.buffer import RawMessage
     from runner.subscribe.messages import Notice, Since
 
+EVENT_NAMES: Final = DurableNames()
+_TYPES: Final = frozenset(EVENT_NAMES.all())
+MALFORMED: Final = "malformed"
+MALFORMED_QUERY: Final = f"is:{MALFORMED}"
 MAX_ENTRIES: Final = 20_000
 MAX_BYTES: Final = 16 << 20
 MAX_PAYLOAD_BYTES: Final = 1 << 20  # kept per message
@@ -83,6 +87,7 @@ class EventMessage(msgspec.Struct, gc=False):
     n_bytes: int  # of the whole payload
     stream: str | None = None
     sequence: int | None = None
+    is_malformed: bool | None = None  # None: not known yet
 
     @property
     def size(self) -> int:
@@ -220,6 +225,40 @@ def node_of(message: EventMessage) -> str:
     return next(sources, live[1] if live is not None else "")
 
 
+def is_agentgym_message(message: EventMessage) -> bool:
+    """Whether a message is an AgentGym event by subject or CloudEvents type, so that it is malformed if not decoded."""
+    if message.subject in _TYPES or LIVE_SUBJECT.fullmatch(message.subject):
+        return True
+    return any(key.lower() == "ce-type" and value.strip() in _TYPES for key, value in message.headers.items())
+
+
+def decode_error(message: EventMessage) -> str:
+    """Return why an AgentGym event, or an item of a live batch, cannot be decoded; "" for any other message."""
+    if not is_agentgym_message(message):
+        return ""
+    from runner.events import codec  # what opened files do not need
+
+    match codec.decode(message.subject, message.headers, message.payload, EVENT_NAMES):
+        case codec.RawRow() as row:
+            return row.reason
+        case codec.LiveRow() as row:
+            raw = [
+                *row.raw,
+                *(decoded for item in row.batch.items if isinstance(decoded := codec.decode_item(item), codec.RawRow)),
+            ]
+            return f"{len(raw)} of its items: {raw[0].reason}" if raw else ""
+    return ""
+
+
+def _marks(entry: LogEntry) -> Value:
+    """Return ``malformed`` for a message that is shown as such; that is found out once."""
+    if not isinstance(entry, EventMessage):
+        return None
+    if entry.is_malformed is None:
+        entry.is_malformed = bool(decode_error(entry))
+    return MALFORMED if entry.is_malformed else None
+
+
 def _searched_parts(entry: LogEntry) -> Iterator[bytes]:
     if isinstance(entry, LogNotice):
         yield entry.text.encode("utf-8", "replace")
@@ -242,6 +281,8 @@ EVENT_FIELDS: Final[FieldSet[LogEntry]] = FieldSet(  # those of a payload are lo
     ("since", "since", "stored since an age or a time: 5m, 2h, 2026-11-26", lambda entry: as_aware(entry.at)),
     ("until", "until", "stored until then", lambda entry: as_aware(entry.at)),
     ("notice", "text", "kind of a notice of the subscription", lambda entry: getattr(entry, "kind", None)),
+    ("is", "text", "malformed: of AgentGym, but it cannot be decoded", _marks),
+    values={"is": (MALFORMED,)},
 )
 
 

@@ -169,7 +169,7 @@ class LineRenderer(ScrollView, inherit_bindings=False):
     def row_cells(self, index: int, width: int) -> RowCells:
         return self.source.line(index, width)
 
-    def header(self, width: int) -> RowCells:
+    def header(self, width: int, row: int = 0) -> RowCells:
         return ()
 
     def unsafe_text(self) -> str | None:
@@ -253,7 +253,7 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         row_cells: tuple[tuple[str, Tone], ...] = ()
         mark, highlighted = "", False
         if y < self.N_HEADER:
-            row_cells, mark = tuple(self.header(width)), " "
+            row_cells, mark = tuple(self.header(width, y)), " "
         elif index < len(self.source):
             row_cells = tuple(self.row_cells(index, width))
             if places := self._found_in(index, row_cells):
@@ -321,15 +321,17 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         return range(self._top, min(self._top + self._page(), len(self.source)))
 
 
-def mark_places(row_cells: RowCells, places: Sequence[tuple[int, int]]) -> Iterator[tuple[str, Tone]]:
-    """Yield the texts of a row with the characters from ``start`` to ``stop`` of each place in ``FOUND_TONE``."""
+def mark_places(
+    row_cells: RowCells, places: Sequence[tuple[int, int]], mark: Tone = FOUND_TONE
+) -> Iterator[tuple[str, Tone]]:
+    """Yield the texts of a row with the characters from ``start`` to ``stop`` of each place in the tone ``mark``."""
     at = 0
     for text, tone in row_cells:
         done = 0
         for start, stop in ((max(start - at, 0), min(stop - at, len(text))) for start, stop in places):
             if start < stop:
                 yield text[done:start], tone
-                yield text[start:stop], FOUND_TONE
+                yield text[start:stop], mark
                 done = stop
         yield text[done:], tone
         at += len(text)
@@ -638,7 +640,7 @@ class Table(LineList):
         if self._columns != (columns := tuple(columns)):
             self._columns, self._layout = columns, (-1, ())
 
-    def header(self, width: int) -> Iterable[tuple[str, Tone]]:
+    def header(self, width: int, row: int = 0) -> Iterable[tuple[str, Tone]]:
         return header_row(self._columns, self.visible_columns(width), self.sorting or self._default_sorting)
 
     def row_cells(self, index: int, width: int) -> Iterable[tuple[str, Tone]]:

@@ -8,6 +8,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import accumulate, zip_longest
 from typing import ClassVar, Final, TypeAlias
 
+from textual.selection import Selection
+from textual.strip import Strip
+
+from agentgym_tui.commands import keymap_of
 from agentgym_tui.presenters.cells import (
     LIST_MARGIN,
     Cell,
@@ -18,13 +22,13 @@ from agentgym_tui.presenters.cells import (
     fit,
     wrap_offsets,
 )
-from agentgym_tui.presenters.episode_facts import STEP_COLUMNS, SpanRows, StepRows
+from agentgym_tui.presenters.episode_facts import STEP_COLUMNS, SpanRows, StepRows, trace_legend
 from agentgym_tui.presenters.live import reward_lines
 from agentgym_tui.presenters.transcript import Block, BlockKind
 from agentgym_tui.safe_text import UNSAFE_MARK, sanitize_line, unsafe_excerpt
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.servers import RewardPoint
-from agentgym_tui.widgets.lists import LineList, Table
+from agentgym_tui.widgets.lists import LineList, RowCells, Table, mark_places
 from runner.types import Span
 
 _KINDS: Final[dict[Tone, tuple[BlockKind, ...]]] = {
@@ -44,6 +48,8 @@ _Row: TypeAlias = "tuple[int, int, int]"
 _HEADING: Final[_Row] = (-1, 0, 0)
 _SPACE: Final[_Row] = (-2, 0, 0)
 _MARK: Final = "■ "
+SELECTED: Final[Tone] = "blue-solid"
+"""Tone of text that is selected with the mouse."""
 UNSAFE_BADGE: Final = Cell(f"{UNSAFE_MARK} unsafe bytes", "warn")
 
 
@@ -119,6 +125,23 @@ class BlockRows(FoldedText):
             places[number] = [match.span() for match in expression.finditer(text)]
         return places[number]
 
+    def selected(self, selection: Selection) -> str:
+        """Return the text of a selection, whose offsets are rows and their characters; wrapped lines are one again."""
+        text, before = "", (-1, _SPACE)
+        first = selection.start.y if selection.start is not None else 0
+        last = selection.end.y if selection.end is not None else len(self) - 1
+        for index in range(max(first, 0), min(last + 1, len(self))):
+            block, row = self._at(index)
+            shown = "".join(cell.text for cell in self.line(index, self.width))
+            left, right = selection.get_span(index) or (0, 0)
+            part = shown[max(left, 0 if row == _HEADING else _INDENT) : right if right >= 0 else None]
+            is_same_line = row[0] >= 0 and (self.block(index), row[0]) == (before[0], before[1][0])
+            text += (
+                block.lines[row[0]][before[1][2] : row[1]] if is_same_line else "\n" if index > first else ""
+            ) + part
+            before = self.block(index), row
+        return text
+
     def row_of_block(self, number: int) -> int:
         return self._starts[number] if 0 <= number < len(self.blocks) else 0
 
@@ -139,7 +162,9 @@ class BlockRows(FoldedText):
 
 
 class Transcript(LineList):
-    """The blocks of a step."""
+    """The blocks of a step; a mouse that is dragged selects text."""
+
+    ALLOW_SELECT = True
 
     def __init__(self, *, id: str | None = None) -> None:
         self._rows = BlockRows((), 0)
@@ -147,7 +172,8 @@ class Transcript(LineList):
 
     def show_blocks(self, blocks: Sequence[Block], *, subject: str = "", follow: bool | None = None) -> None:
         """Show blocks of the episode and step ``subject``, a new one from its first row; ``follow`` as in ``show``."""
-        is_new = subject != self._rows.subject
+        if (is_new := subject != self._rows.subject) and self.is_attached and self.text_selection is not None:
+            self.screen.clear_selection()
         self._rows = BlockRows(blocks, self._text_width(), subject, self._rows)
         self.show(self._rows, follow=follow)
         if is_new and not self.follow:
@@ -178,6 +204,20 @@ class Transcript(LineList):
         rows_in_view = [self.cursor, *self._in_view()] if len(self._rows) else []
         blocks = [self._rows.blocks[number] for number in dict.fromkeys(self._rows.block(row) for row in rows_in_view)]
         return next((unsafe_excerpt(block.raw) for block in blocks if block.has_unsafe), None)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str]:
+        return self._rows.selected(selection), "\n"
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        self.refresh_changed()
+
+    def row_cells(self, index: int, width: int) -> RowCells:
+        cells = super().row_cells(index, width)
+        span = selection.get_span(index) if (selection := self.text_selection) is not None else None
+        return cells if span is None else mark_places(cells, [(span[0], span[1] if span[1] >= 0 else width)], SELECTED)
+
+    def _draw_row(self, y: int) -> Strip:
+        return super()._draw_row(y).apply_offsets(self._left - 1, self._top + y)  # where a selection starts or ends
 
     def mark(self, index: int) -> str:
         rows = self._rows
@@ -222,13 +262,15 @@ class Waterfall(LineList):
     """The spans of an episode as a tree; each row has a bar on the common time axis (Perfetto's track model)."""
 
     N_HEADER: ClassVar[int] = 1
+    """The axis comes last."""
 
     def __init__(self, *, id: str | None = None) -> None:
         self._rows = SpanRows(())
         super().__init__(self._rows, id=id)
 
-    def show_spans(self, spans: Sequence[Span], *, opened: Collection[int] = ()) -> None:
-        self._rows = SpanRows(spans, opened)
+    def show_spans(self, spans: Sequence[Span], *, opened: Collection[int] = (), step: int | None = None) -> None:
+        """``step`` as in ``SpanRows``."""
+        self._rows = SpanRows(spans, opened, step)
         self.show(self._rows)
 
     @property
@@ -240,7 +282,7 @@ class Waterfall(LineList):
         rows = self._rows
         return [index for index in range(len(rows)) for _ in expression.finditer(rows.name(index).text)]
 
-    def header(self, width: int) -> Iterable[tuple[str, Tone]]:
+    def header(self, width: int, row: int = 0) -> Iterable[tuple[str, Tone]]:
         name, bar = _column_widths(width)
         yield fit("span", name + 1), "head"
         yield fit(self._rows.axis(bar), bar), "dim"
@@ -253,6 +295,22 @@ class Waterfall(LineList):
         for cell, room in ((rows.name(index), name), (rows.bar(index, bar), bar)):
             yield fit(cell.text, room) + " ", cell.tone
         yield fit(rows.duration(index).text, _DURATION_WIDTH, right=True), "plain"
+
+
+class EpisodeWaterfall(Waterfall):
+    """A waterfall below a legend of its colors, with what it shows: all steps, or one."""
+
+    N_HEADER: ClassVar[int] = 2
+
+    def header(self, width: int, row: int = 0) -> Iterable[tuple[str, Tone]]:
+        if row == 0:
+            yield from trace_legend(width)
+            return
+        (title, tone), *axis = super().header(width)
+        key, step = keymap_of(self.app).key("trace.zoom"), self._rows.step
+        shown = f"all steps · {key}: one" if step is None else f"step {step} · {key}: all"
+        yield fit(shown, len(title)), tone
+        yield from axis
 
 
 def _column_widths(width: int) -> tuple[int, int]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from agentgym_tui.presenters.cells import Line
-from agentgym_tui.presenters.events import EventRows, SubjectRows, decode_error, entry_info, is_agentgym_message
+from agentgym_tui.presenters.events import EventRows, SubjectRows, entry_info
 from agentgym_tui.presenters.payload import VIEWS, payload_rows, payload_text
-from agentgym_tui.state.event_log import EventLog, EventMessage
+from agentgym_tui.state.event_log import EventLog, EventMessage, decode_error, is_agentgym_message
 from runner.subscribe.buffer import RawMessage
 from tests.fuzz.oracles import check_displayable
 from tests.fuzz.targets.bus_message import TOKENS as MESSAGE_TOKENS

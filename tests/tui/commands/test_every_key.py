@@ -12,6 +12,7 @@ from agentgym_tui.app import Console
 from agentgym_tui.commands import COMMANDS, apply_together, scope_of
 from agentgym_tui.config import UiState
 from agentgym_tui.screens.base import ConsoleScreen
+from agentgym_tui.services import messages
 from agentgym_tui.textual_compat import binding_ids
 from tests.support.console.key_presses import (
     KeyPress,
@@ -429,12 +430,15 @@ SEQUENCES = {
             KeyPress("episode.next", "n", shows("2 of 60"), True),
             KeyPress("episode.previous", "p", shows("1 of 60"), True),
             KeyPress("episode.trace", "w", shows("● Trace"), True),
+            KeyPress("trace.zoom", "space", shows("space: all"), True),
+            KeyPress("trace.write", "ctrl+y", lambda app: "ui.perfetto.dev" in messages(app)[0].text, True),
             KeyPress("episode.world", "W", shows("● World"), True),
             KeyPress("episode.json", "J", shows("● JSON"), True),
             KeyPress("episode.evaluation", "v", shows("● Evaluation"), True),
             KeyPress("episode.copy", "y", clipboard),
             KeyPress("episode.transcript", "t", shows("● Transcript"), True),
             KeyPress("episode.copy_raw", "Y", clipboard),
+            KeyPress("episode.copy_all", "ctrl+w", shows("clipboard (OSC 52)"), True),
             KeyPress("episode.copy_path", "C", clipboard),
             KeyPress("episode.compare", "c", lambda app: app.session.store.marked_episode),
             KeyPress("episode.compare", "c", lambda app: app.session.store.marked_episode, ""),

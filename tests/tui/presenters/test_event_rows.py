@@ -9,7 +9,6 @@ from agentgym_tui.presenters.cells import FOLD_WIDTH, line_width
 from agentgym_tui.presenters.events import (
     EventRows,
     SubjectRows,
-    decode_error,
     empty_events_lines,
     entry_info,
     events_heading,
@@ -17,8 +16,9 @@ from agentgym_tui.presenters.events import (
 )
 from agentgym_tui.presenters.payload import payload_rows, payload_text
 from agentgym_tui.sessions.event_reader import EventReader
-from agentgym_tui.state.event_log import EventLog, EventMessage, EventQuery, LogNotice, SubjectTree
+from agentgym_tui.state.event_log import EventLog, EventMessage, EventQuery, LogNotice, SubjectTree, decode_error
 from agentgym_tui.state.nodes import BusLink
+from agentgym_tui.state.query import complete
 from agentgym_tui.state.run_store import RunStore
 from runner.events.codec import encode
 from runner.events.durable import BatteryCompleted, DurableEvent
@@ -214,6 +214,24 @@ def test_a_long_subject_keeps_its_distinctive_end(subject: str, shown: str) -> N
     log = EventLog()
     log.append([RawMessage(subject, {}, b"")], START)
     assert EventRows(log).line(0, 120)[2].text == shown
+
+
+def test_malformed_messages_are_found_and_the_heading_says_how() -> None:
+    log, store = EventLog(), RunStore()
+    log.append(
+        [RawMessage(EPISODE_COMPLETED, {}, b"{"), RawMessage("a", {}, b"{"), Notice(kind="gap", text="g")], START
+    )
+    reader = make_reader(log)
+    log.append(
+        [RawMessage(EPISODE_COMPLETED, {}, b"{"), RawMessage("a", {}, b"{"), Notice(kind="gap", text="g")], START
+    )
+    assert line_text(events_heading(reader, log, store, Keymap().key, 200)[1]).count("malformed") == 1
+    store.n_malformed = 1
+    assert "1 malformed (/ is:malformed)" in line_text(events_heading(reader, log, store, Keymap().key, 200)[1])
+    assert log.search("is:malformed") is None
+    assert [getattr(entry, "subject", "") for entry in log.shown] == [EPISODE_COMPLETED]
+    assert log.search("-is:malformed") is None and len(log.shown) == 2
+    assert complete("is:m", log.query_fields, log.values_of).best == "is:malformed"
 
 
 def test_the_heading_lists_all_problems() -> None:

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from agentgym_tui.presenters.cells import FOLD_WIDTH
-from agentgym_tui.presenters.episode_facts import SpanRows, format_elapsed, spans_with
+from agentgym_tui.presenters.episode_facts import SpanRows, format_elapsed, spans_text, spans_with, trace_legend
 from agentgym_tui.safe_text import has_unsafe_chars
 from runner.types import Span
+from tests.support.console.line_views import line_text
 from tests.support.console.samples import HOSTILE, span
 
 MS = 1_000_000
@@ -55,6 +56,38 @@ def test_repeated_ids_with_many_children_take_little_memory() -> None:
 def test_the_indentation_of_deep_trees_is_limited() -> None:
     rows = SpanRows([span(number, parent=number - 1, start=number) for number in range(5_000)])
     assert names(rows)[-1] == " " * 24 + "step"
+
+
+def stepped() -> list[Span]:
+    """Return two steps in an episode, each with the parts of an answer."""
+    spans = [span(1, end=20 * MS, name="episode")]
+    for step, at in enumerate((0, 10 * MS)):
+        top = span(10 * step + 2, parent=1, start=at, end=at + 8 * MS, name="timestep")
+        spans.append(msgspec.structs.replace(top, attributes={"index": step}))
+        for number, name in enumerate(("queue", "prefill", "decode")):
+            start = at + 2 * MS * number
+            part = span(10 * step + 3 + number, parent=top.id, start=start, end=start + 2 * MS, name=name)
+            spans.append(msgspec.structs.replace(part, category="inference"))
+    return spans
+
+
+def test_the_spans_of_one_step_have_an_axis_of_their_own() -> None:
+    rows = SpanRows(stepped(), step=1)
+    assert names(rows) == ["timestep", "  queue", "  prefill", "  decode"]
+    assert rows.axis(16) == "0         8.0 ms" and rows.bar(1, 16).text == "█" * 4
+    assert [rows.position(index) for index in range(4)] == [5, 6, 7, 8]
+    assert not len(SpanRows(stepped(), step=7)) and SpanRows(stepped(), step=7).axis(40) == ""
+    assert spans_text(stepped(), raw=False, step=1).startswith("timestep  8.0 ms\n  queue")
+    assert spans_text(stepped(), raw=True, step=1).count("queue") == 1
+
+
+def test_the_legend_has_the_colors_of_the_bars_and_fits_beside_the_steps() -> None:
+    legend = trace_legend(60)
+    tones = {name.text.strip(): mark.tone for mark, name in zip(legend[::2], legend[1::2], strict=True)}
+    rows = SpanRows(stepped())
+    shown = {rows.name(index).text.strip(): rows.bar(index, 40).tone for index in range(len(rows))}
+    assert all(tones[name] == shown[name] for name in ("queue", "prefill", "decode"))
+    assert len({*tones.values()}) == len(tones) == 6 and "…" not in line_text(legend)
 
 
 def test_bars_share_one_axis() -> None:

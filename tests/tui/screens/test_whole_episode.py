@@ -19,7 +19,7 @@ from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.state.episode import Episode, Spans
 from agentgym_tui.widgets.inputs import words_expression
 from agentgym_tui.widgets.lists import FOUND_TONE, LineList, Table, mark_places
-from agentgym_tui.widgets.transcript import BlockRows
+from agentgym_tui.widgets.transcript import SELECTED, BlockRows
 from runner.types.notes import Note
 from tests.support.console.fake_session import busy_session
 from tests.support.console.live_items import START, user
@@ -389,3 +389,40 @@ async def test_a_long_line_of_the_file_is_shown_and_searched_to_its_end() -> Non
         await pilot.press("slash", *"end of the line", "enter")
         await wait_for_text(pilot, "1 of 1")
         await wait_for_widget_text(pilot, "#json", "the end of the line")
+
+
+async def test_y_copies_the_message_at_the_cursor_or_the_step_of_a_heading() -> None:
+    async with episode_pilot(session_with_episode(played()), size=(80, 24)) as pilot:
+        await pilot.press("f")
+        await wait_for_widget_text(pilot, WHOLE, "step 0", "the rules")
+        await pilot.press("right_parenthesis", "y")
+        await wait_until(pilot, lambda: pilot.app.clipboard.startswith("■ step 1"), "the step")
+        assert "observation 2" in pilot.app.clipboard and "step 2" not in pilot.app.clipboard
+        await pilot.press("j", "j", "y")
+        await wait_until(pilot, lambda: pilot.app.clipboard.startswith("■ action"), "the message")
+        assert pilot.app.clipboard.count("■") == 1
+
+
+async def test_dragging_the_mouse_copies_what_it_selects_once_and_a_click_ends_the_selection() -> None:
+    long = f"{'word ' * 40}end\x1b"
+    of = episode(1, steps=[step(0, chats=[[{"role": "system", "content": long}, user("second message")]])])
+    async with episode_pilot(session_with_episode(of), size=(80, 24)) as pilot:
+        await pilot.press("f")
+        await wait_for_widget_text(pilot, WHOLE, "second message")
+        rows = widget_text(pilot, WHOLE).splitlines()
+        first = next(at for at, text in enumerate(rows) if "word" in text)
+        last = next(at for at, text in enumerate(rows) if "second" in text)
+        await pilot.mouse_down(WHOLE, offset=(rows[first].index("word") + 5, first))
+        await pilot.hover(WHOLE, offset=(rows[last].index("second") + 5, last))
+        await pilot.mouse_up(WHOLE, offset=(rows[last].index("second") + 5, last))
+        await wait_until(pilot, lambda: "to the terminal's clipboard" in toast_text(pilot))
+        copied = pilot.app.clipboard
+        assert copied.startswith(f"{'word ' * 39}end␛\n") and copied.endswith("\nsecond")
+        assert f"sent {len(copied.encode())} bytes" in toast_text(pilot)
+        view = pilot.app.screen.query_one(WHOLE, LineList)
+        assert (" second"[1:], SELECTED) in [*view.row_cells(view.scroll_offset.y + last, 78)]
+        pilot.app.copy_to_clipboard("")
+        await pilot.mouse_up(STEPS, offset=(3, 3))  # such as after a scroll bar was dragged
+        await pilot.click(WHOLE, offset=(4, last))
+        await wait_until(pilot, lambda: not pilot.app.screen.selections, "no selection")
+        assert pilot.app.clipboard == ""
