@@ -106,7 +106,7 @@ def shorten_environment(name: str, width: int) -> str:
     return f"{name[: len(_FAMILY)]}{_CUT}{name[len(_SCENARIO) :]}"
 
 
-def environment_text(name: str, width: int = ENV_WIDTH) -> str:
+def environment_text(name: str, width: int) -> str:
     return shorten_environment(name, width) or UNKNOWN
 
 
@@ -181,6 +181,8 @@ class Cell(_TextAndTone):
 
     raw: str = ""
     """The passed text if it contains unsafe characters, for a hex dump."""
+    shorten: Callable[[int], str] | None = None
+    """Returns what a table shows in a column too narrow for a safe text; by default its start."""
 
     def __new__(cls, text: str, tone: Tone = "plain") -> Self:
         if text.isascii() and text.isprintable() and len(text) <= MAX_LINE_CHARS:
@@ -191,6 +193,10 @@ class Cell(_TextAndTone):
         cell = super().__new__(cls, f"{UNSAFE_MARK} {shown}", tone)
         cell.raw = text
         return cell
+
+    def or_shorter(self, shorten: Callable[[int], str]) -> Self:
+        self.shorten = shorten
+        return self
 
     def cut(self, width: int) -> Self:
         cell = self._replace(text=cut(self.text, width))
@@ -259,6 +265,14 @@ class Column(NamedTuple):
     """When space is short, the column with the highest rank is dropped first; rank 0 is never dropped."""
     min_width: int = 12
     """Of a column whose ``width`` is None, as long as another column can be dropped."""
+    most: int = 0
+    """Columns up to which its content widens it, and below ``width`` it needs only those of its content; 0: neither.
+
+    The columns with the lowest rank are widened first, with what the one without ``width`` does not need: at most its
+    ``most``.
+    """
+    hides: bool = False
+    """Whether it is left out while it has no content."""
 
 
 def line_width(line: Line) -> int:
@@ -276,33 +290,46 @@ class ColumnPosition(NamedTuple):
 ColumnLayout: TypeAlias = Sequence[ColumnPosition]
 
 
-def arrange_columns(columns: Sequence[Column], width: int) -> list[ColumnPosition]:
-    """Return the columns that fit into ``width`` terminal columns, dropping columns with the highest rank first."""
-    visible = list(enumerate(columns))
+def arrange_columns(columns: Sequence[Column], width: int, needed: Sequence[int] = ()) -> list[ColumnPosition]:
+    """Return the columns that fit into ``width`` terminal columns, dropping columns with the highest rank first.
+
+    ``needed`` has the width of the content of each column, as far as it is known.
+    """
+    needs = [*needed, *[0] * (len(columns) - len(needed))]
+    visible = [(n, _narrowed(column, needs[n])) for n, column in enumerate(columns) if not column.hides or needs[n]]
     while len(visible) > 1 and _total_width(column for _, column in visible) > width:
         last = max(visible, key=lambda item: (item[1].rank, item[0]))
         if not last[1].rank:
             break
         visible.remove(last)
     free = width - _total_width(column for _, column in visible)
-    return [
-        ColumnPosition(n, max(column.min_width + free, 1) if column.width is None else column.width, column.right)
-        for n, column in visible
-    ]
+    widths = {n: column.min_width if column.width is None else column.width for n, column in visible}
+    for n, column in sorted(visible, key=lambda item: (item[1].width is not None, item[1].rank)):
+        most = needs[n] if column.width is None else min(needs[n], column.most)
+        widths[n] += (more := max(min(most - widths[n], free), 0))
+        free -= more
+    rest = next((n for n, column in visible if column.width is None), None)
+    return [ColumnPosition(n, max(widths[n] + free * (n == rest), 1), column.right) for n, column in visible]
 
 
-def fit_row(
-    texts: Sequence[tuple[str, Tone]], columns: Sequence[Column], layout: ColumnLayout, width: int
-) -> Iterator[tuple[str, Tone]]:
+def _narrowed(column: Column, needed: int) -> Column:
+    if column.width is None or not (needed and column.most):
+        return column
+    return column._replace(width=min(max(needed, len(column.title)), column.width))
+
+
+def fit_row(texts: Line, columns: Sequence[Column], layout: ColumnLayout, width: int) -> Iterator[tuple[str, Tone]]:
     """Yield one padded text per visible column; the last one of fewer texts than columns spans the rest."""
     last = len(texts) - 1 if 0 < len(texts) < len(columns) else -1
     between, room = "", width
     for column, size, right in layout:
-        text, tone = texts[column] if column < len(texts) else ("", "plain")
+        text, tone = cell = texts[column] if column < len(texts) else _NOTHING
         room -= len(between)
         if column == last:
             yield between + fit(text, max(room, size)), tone
             return
+        if cell.shorten is not None and not cell.raw and display_width(text) > size:
+            text = Cell(cell.shorten(size)).text
         yield between + fit(text, size, right=right), tone
         between, room = COLUMN_GAP, room - size
 
@@ -312,7 +339,18 @@ def _total_width(columns: Iterable[Column]) -> int:
     return sum(widths) + len(COLUMN_GAP) * (len(widths) - 1)
 
 
+_NOTHING: Final = Cell("")
 NO_VALUE: Final = Cell(UNKNOWN, "dim")
+
+
+def environment_cell(name: str, mark: str = "", tone: Tone = "plain") -> Cell:
+    """Return a cell that is shortened as its column needs; ``mark`` follows the name, so that it does not move that."""
+
+    def shown(width: int) -> str:
+        room = max(width - display_width(mark), 0)
+        return f"{cut(environment_text(name, room), room)}{mark}"
+
+    return Cell(f"{name or UNKNOWN}{mark}", tone).or_shorter(shown)
 
 
 def count_cell(count: int, tone: Tone = "plain") -> Cell:
@@ -427,12 +465,14 @@ class Field(Generic[Row]):
     right: bool | None = None
     rank: int = 0
     min_width: int = 12
+    most: int = 0
+    hides: bool = False
     values: tuple[str, ...] = ()
     """What a query offers even if no row has it."""
 
     def column(self) -> Column:
         right = self.kind in ("number", "duration") if self.right is None else self.right
-        return Column(self.title, self.width, right, self.rank, self.min_width)
+        return Column(self.title, self.width, right, self.rank, self.min_width, self.most, self.hides)
 
     def make_cell(self, row: Row) -> Cell:
         if self.cell is not None:

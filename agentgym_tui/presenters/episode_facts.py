@@ -251,8 +251,8 @@ class StepRows:
 
     @property
     def columns(self) -> Sequence[Column]:
-        """``STEP_COLUMNS``, the first with room for the highest step number."""
-        return (STEP_COLUMNS[0]._replace(width=max(4, len(str(self._next_index)))), *STEP_COLUMNS[1:])
+        """``STEP_COLUMNS``, the first with room for the highest step number and the mark of a note."""
+        return (STEP_COLUMNS[0]._replace(width=max(4, len(str(self._next_index)) + 1)), *STEP_COLUMNS[1:])
 
     def __len__(self) -> int:
         return len(self._rows) + (self._streaming is not None)
@@ -277,7 +277,7 @@ def _step_row(step: StepState, *, is_are: bool, is_noted: bool) -> Line:
         text = f"{app_and_function(calls[0].name)} {calls[0].arguments[:200]}"
     else:
         text = (step.action.text or "").strip() or ", ".join(f"{it.name} {it.arguments[:200]}" for it in calls[:5])
-    text = f"{FALLBACK_MARK} " * bool(step.skipped_endpoints) + f"{MARK} " * is_noted + (text or "(nothing)")
+    text = f"{FALLBACK_MARK} " * bool(step.skipped_endpoints) + (text or "(nothing)")
     action = Cell(text)
     if not step.valid:
         action = Cell(f"✗ invalid: {text}", "bad")
@@ -285,7 +285,7 @@ def _step_row(step: StepState, *, is_are: bool, is_noted: bool) -> Line:
         action = Cell(f"✗ refused: {text}", "warn")
     tokens = f"{format_count(step.tokens.prompt)}+{format_count(step.tokens.completion)}" if step.tokens else UNKNOWN
     return [
-        Cell(str(step.index), "dim"),
+        Cell(f"{MARK}{step.index}") if is_noted else Cell(str(step.index), "dim"),
         action,
         Cell(format_reward(step.reward), "good" if step.reward > 0 else "bad" if step.reward < 0 else "dim"),
         Cell("done", "accent") if step.done else Cell(""),

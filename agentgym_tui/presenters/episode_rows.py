@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agentgym_tui.presenters.cells import (
@@ -15,7 +16,7 @@ from agentgym_tui.presenters.cells import (
     Tone,
     cut,
     display_width,
-    environment_text,
+    environment_cell,
     indented_rows,
     join_parts,
     key_line,
@@ -49,8 +50,7 @@ if TYPE_CHECKING:
     from runner.store.passages import Hit
 
 OUTCOME_WIDTH: Final = 24
-MIN_OUTCOME: Final = 9
-"""Columns of the outcome before flags."""
+_MAX_OUTCOME: Final = 200
 SELECTED: Final = "●"
 
 
@@ -67,16 +67,18 @@ class EpisodeRows(ListingRows[Any]):
 def episode_listing(episodes: EpisodeList) -> Listing[Any]:
     return Listing(entry_key, str, [
         Field("started", 12, cell=lambda row: _started_cell(row, is_selected=row.episode_id in episodes.selected)),
-        Field("environment", ENV_WIDTH, cell=lambda row: Cell(environment_text(row.env))),
-        Field("task", 5, cell=lambda row: Cell(format_exact(row.task_index), "dim"), right=True, rank=3),
-        Field("outcome", OUTCOME_WIDTH, cell=_flagged_outcome),
+        Field("environment", ENV_WIDTH, cell=lambda row: environment_cell(row.env), most=28),
+        Field("task", 5, cell=lambda row: Cell(format_exact(row.task_index), "dim"), right=True, rank=4),
+        Field("outcome", OUTCOME_WIDTH, cell=_flagged_outcome, most=60),
         Field("reward", 6, cell=lambda row: Cell(format_reward(row.reward), reward_tone(row)), right=True),
-        Field("rounds", 6, cell=lambda row: Cell(format_count(row.rounds)), right=True, rank=2),
-        Field("time", 7, cell=lambda row: Cell(format_duration(row.duration_s)), right=True, rank=1),
-        Field("agent", None, cell=lambda row: Cell(_agent_text(row, episodes.tags.get(row.episode_id, ())))),
-        Field("data", 9, lambda row: row.data_label, tone="dim", rank=4),
-        Field("node", 14, lambda row: row.node, tone="dim", rank=5),
-        Field("id", 26, lambda row: row.episode_id, tone="dim", rank=6),
+        Field("rounds", 6, cell=lambda row: Cell(format_count(row.rounds)), right=True, rank=3),
+        Field("time", 7, cell=lambda row: Cell(format_duration(row.duration_s)), right=True, rank=2),
+        Field("agent", None, cell=lambda row: Cell(_agent_text(row)), most=60),
+        Field("tags", 10, cell=lambda row: Cell(tag_text(episodes.tags.get(row.episode_id, ())), "accent"), rank=1,
+              most=40, hides=True),
+        Field("data", 9, lambda row: row.data_label, tone="dim", rank=5, most=24),
+        Field("node", 14, lambda row: row.node, tone="dim", rank=6, most=30),
+        Field("id", 26, lambda row: row.episode_id, tone="dim", rank=7),
     ])
 # fmt: on
 
@@ -127,17 +129,23 @@ def empty_episodes_lines(episodes: EpisodeList, key: Callable[[str], str], read_
 
 def _started_cell(episode: ListedEpisode, *, is_selected: bool) -> Cell:
     started = format_time(as_aware(episode.started_at))
-    return Cell(f"{SELECTED}{started}", "accent") if is_selected else Cell(started, "dim")
+    return Cell(f"{started}{SELECTED}", "accent") if is_selected else Cell(started, "dim")
 
 
 def _flagged_outcome(episode: ListedEpisode) -> Cell:
     names = [name for name, _ in episode_flags(episode) if name != "truncated"]
-    if not names:
-        return outcome_cell(episode, OUTCOME_WIDTH)
-    marks = cut(f" {FLAG_MARK}{','.join(names)}", OUTCOME_WIDTH - MIN_OUTCOME)
-    room = OUTCOME_WIDTH - display_width(marks)
-    outcome = outcome_cell(episode, room)
-    return Cell(f"{cut(outcome.text, room)}{marks}", outcome.tone)
+    shown = partial(_outcome_text, episode, names)
+    return Cell(shown(_MAX_OUTCOME), outcome_cell(episode).tone).or_shorter(shown)
+
+
+def _outcome_text(episode: ListedEpisode, names: Sequence[str], width: int) -> str:
+    """Return the outcome with all flags, or with their number where the outcome does not fit beside their names."""
+    rooms = []
+    for marks in (f" {FLAG_MARK}{','.join(names)}", f" {FLAG_MARK}{len(names)}") if names else ("",):
+        rooms.append(room := max(width - display_width(marks), 0))
+        if display_width(text := outcome_cell(episode, room).text) <= room:
+            break
+    return f"{cut(text, room)}{marks}"
 
 
 def unreadable_line(files: Sequence[UnreadableFile]) -> Line:
@@ -155,9 +163,9 @@ def _unreadable_row(file: UnreadableFile) -> Sequence[Cell]:
     return [Cell("✗ unreadable", "bad"), Cell(text, "bad")]
 
 
-def _agent_text(episode: ListedEpisode, tags: Sequence[str]) -> str:
+def _agent_text(episode: ListedEpisode) -> str:
     mark = f"{FALLBACK_MARK} " if episode.fallback else ""
-    return f"{tag_text(tags)}{' ' * bool(tags)}{mark}{player_text(episode.agent or UNKNOWN, episode.models)}"
+    return f"{mark}{player_text(episode.agent or UNKNOWN, episode.models)}"
 
 
 def reward_tone(episode: ListedEpisode) -> Tone:
@@ -192,8 +200,8 @@ HITS: Final = Listing[HitRow](
     lambda row: f"{row.found.episode_id}/{row.found.number}",
     lambda row: row.found.hit.line,
     [
-        Field("environment", ENV_WIDTH,
-              cell=lambda row: Cell(environment_text(row.episode.env) if row.episode else "")),
+        Field("environment", ENV_WIDTH, most=28,
+              cell=lambda row: environment_cell(row.episode.env) if row.episode else Cell("")),
         Field("task", 5, cell=lambda row: Cell(format_count(row.episode.task_index) if row.episode else ""),
               right=True, rank=2),
         Field("step", 5, lambda row: RESET if row.found.hit.step is None else str(row.found.hit.step), right=True),

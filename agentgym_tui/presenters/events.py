@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Final, NamedTuple, get_args
 
 import msgspec
@@ -66,9 +67,9 @@ SUBJECT_WIDTH: Final = 30
 EVENT_COLUMNS: Final = (
     Column("time", 12),
     Column("seq", 8, right=True, rank=2),
-    Column("subject", SUBJECT_WIDTH),
-    Column("node", 12, rank=1),
-    Column("message", None, min_width=20),
+    Column("subject", SUBJECT_WIDTH, most=70),
+    Column("node", 12, rank=1, most=30),
+    Column("message", None, min_width=20, most=80),
 )
 SUBJECT_COLUMNS: Final = (
     Column("subject", None, min_width=10),
@@ -111,9 +112,9 @@ class EventRows:
             return [at, Cell(""), Cell(f"― {masked_line(entry.text, 300)}", _NOTICE_TONES.get(entry.kind, "warn"))]
         summary = self._summary(entry)
         sequence = Cell("" if entry.sequence is None else str(entry.sequence), "dim")
-        subject = Cell(entry.subject, "accent").cut(SUBJECT_WIDTH)
+        subject = Cell(entry.subject, "accent")
         if _LIVE not in entry.subject:
-            subject = Cell(cut_middle(entry.subject, SUBJECT_WIDTH), "accent")
+            subject.or_shorter(partial(cut_middle, entry.subject))
         return [at, sequence, subject, Cell(summary.node or UNKNOWN, "dim"), summary.cell]
 
     def _summary(self, message: EventMessage) -> MessageSummary:

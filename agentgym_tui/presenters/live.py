@@ -15,7 +15,7 @@ from agentgym_tui.presenters.cells import (
     Line,
     Tone,
     count_cell,
-    environment_text,
+    environment_cell,
     join_parts,
     key_line,
     line_width,
@@ -40,9 +40,9 @@ from agentgym_tui.state.servers import EnvironmentState, RewardPoint, rated_poin
 
 NAME_WIDTH: Final = 12
 ENV_COLUMNS: Final = (
-    Column("environment", NAME_WIDTH),
-    Column("health", None, min_width=24),
-    Column("success", 14, rank=1),
+    Column("environment", NAME_WIDTH, most=28),
+    Column("health", None, min_width=24, most=60),
+    Column("success", 14, rank=1, most=18),
     Column("errors", 6, right=True, rank=2),
     Column("running", 7, right=True, rank=3),
     Column("last", 8, right=True, rank=4),
@@ -101,7 +101,7 @@ class EnvironmentRows:
     def line(self, index: int, width: int) -> Line:
         env = self._envs[index]
         return [
-            Cell(environment_text(env.name, NAME_WIDTH)),
+            environment_cell(env.name),
             _health(env),
             _success(env),
             count_cell(env.n_errors, "bad"),

@@ -18,7 +18,7 @@ from agentgym_tui.presenters.cells import (
     cost_part,
     count_cell,
     cut,
-    environment_text,
+    environment_cell,
     filter_cells,
     fit,
     join_parts,
@@ -59,10 +59,10 @@ _BIN_WIDTH: Final = 2
 # fmt: off
 def result_listing(is_marked: Callable[[ResultRow], bool], currency: Callable[[], str]) -> Listing[ResultRow]:
     return Listing(result_key, _result_text, [
-        Field("environment", ENV_WIDTH, lambda row: row.env, "text", "environment", name="env",
+        Field("environment", ENV_WIDTH, lambda row: row.env, "text", "environment", name="env", most=28,
               cell=lambda row: _env_cell(row.env, is_marked=is_marked(row))),
-        Field("agent", 8, lambda row: row.agent, "text", "agent"),
-        Field("model", None, lambda row: row.model, min_width=9,
+        Field("agent", 8, lambda row: row.agent, "text", "agent", most=16),
+        Field("model", None, lambda row: row.model, min_width=9, most=60,
               cell=lambda row: model_cell(row.model, is_baseline=row.baseline)),
         Field("model", 0, lambda row: model_runs(row.model), "text", "model that answered; none for a baseline"),
         Field("episodes", 8, lambda row: row.n, "number", "number of episodes",
@@ -85,7 +85,7 @@ def result_listing(is_marked: Callable[[ResultRow], bool], currency: Callable[[]
               cell=lambda row: Cell(format_duration(row.completion_time_sec))),
         Field("tokens", 6, lambda row: row.tokens.total, "number", "sum of the tokens", rank=6,
               cell=lambda row: count_cell(row.tokens.total)),
-        Field("data", 9, lambda row: row.data_label, "text", "label of the environment's data", rank=7,
+        Field("data", 9, lambda row: row.data_label, "text", "label of the environment's data", rank=7, most=24,
               cell=lambda row: Cell(data_text(row) or UNKNOWN, "dim")),
         Field("batch", 26, lambda row: row.batch_id, "id", "beginning of the id of the batch", rank=8,
               cell=lambda row: Cell(row.batch_id or "all", "dim")),
@@ -98,7 +98,7 @@ def result_listing(is_marked: Callable[[ResultRow], bool], currency: Callable[[]
 
 
 def _env_cell(env: str, *, is_marked: bool = False) -> Cell:
-    return Cell(f"{MARK}{environment_text(env)}", "accent") if is_marked else Cell(environment_text(env))
+    return environment_cell(env, f" {MARK}".rstrip(), "accent") if is_marked else environment_cell(env)
 
 
 def _result_text(row: ResultRow) -> str:

@@ -53,12 +53,12 @@ _STATE_WIDTH: Final = 13
 
 RUN_COLUMNS: Final = (
     Column("run", None, min_width=20),
-    Column("state", _STATE_WIDTH),
+    Column("state", _STATE_WIDTH, most=44),
     Column("done", 9, right=True),
     Column("success", 7, right=True, rank=1),
     Column("errors", 6, right=True, rank=2),
     Column("time left", 9, right=True),
-    Column("agent", 18, rank=3),
+    Column("agent", 18, rank=3, most=40),
     Column("ep/min", 6, right=True, rank=4),
     Column("tokens", 6, right=True, rank=5),
     Column("cost", 14, right=True, rank=6),
@@ -211,9 +211,12 @@ def _name(row: RunRow, store: RunStore) -> str:
 def _episode_cells(row: RunRow, episode: Episode, currency: str) -> Line:
     attempt = f", attempt {format_count(episode.attempt)}" if episode.attempt else ""
     name = f"{'  ' * row.depth}· task {format_count(episode.task_index)}{attempt}"
-    outcome = outcome_cell(episode, _STATE_WIDTH)
-    if episode.outcome == "truncated" and display_width(outcome.text) > _STATE_WIDTH:
-        outcome = Cell("… at limit", outcome.tone)
+
+    def shorter(width: int) -> str:
+        text = outcome_cell(episode, width).text
+        return "… at limit" if episode.outcome == "truncated" and display_width(text) > width else text
+
+    outcome = Cell(*outcome_cell(episode)).or_shorter(shorter)
     return [
         Cell(name),
         outcome,

@@ -376,6 +376,7 @@ class ListScreen(SessionScreen, Generic[Row]):
         self.filter.search(text)
 
     def show_found(self) -> None:
+        self.table.fit_again()
         self.show_rows()
         self.table.move_to(0)
 

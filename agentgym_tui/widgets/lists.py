@@ -609,6 +609,9 @@ class Table(LineList):
     """A list whose lines have one cell per column; it posts which order the user wants, and does not sort itself."""
 
     N_HEADER: ClassVar[int] = 1
+    _columns: tuple[Column, ...] = ()
+    _fitted: Sequence[int] = ()
+    _is_stale = False
 
     @dataclass
     class Sorted(LineList.ListMessage):
@@ -629,8 +632,7 @@ class Table(LineList):
     ) -> None:
         super().__init__(source, id=id)
         self._can_follow, self._can_sort = can_follow, can_sort
-        self._columns = tuple(columns)
-        self._layout: tuple[int, ColumnLayout] = (-1, ())
+        self.set_columns(columns)
         self.clicked: Column | None = None  # by the last click
         self.sorting, self._default_sorting = sorting, default_sorting
         if can_sort:
@@ -638,17 +640,53 @@ class Table(LineList):
 
     def set_columns(self, columns: Sequence[Column]) -> None:
         if self._columns != (columns := tuple(columns)):
-            self._columns, self._layout = columns, (-1, ())
+            self._columns = columns
+            is_fitted = any(column.most for column in columns)
+            self._fitted = [n for n, each in enumerate(columns) if is_fitted and (each.most or each.width is None)]
+            self.fit_again()
+
+    def fit_again(self) -> None:
+        """Forget what the rows that were drawn needed; columns never become narrower otherwise, so that they rest."""
+        self._needed = [0] * len(self._columns)
+        self._layout: tuple[int, ColumnLayout] = (-1, ())
 
     def header(self, width: int, row: int = 0) -> Iterable[tuple[str, Tone]]:
         return header_row(self._columns, self.visible_columns(width), self.sorting or self._default_sorting)
 
     def row_cells(self, index: int, width: int) -> Iterable[tuple[str, Tone]]:
-        return fit_row(self.source.line(index, width), self._columns, self.visible_columns(width), width)
+        line = self.source.line(index, width)
+        if self._fitted and self._needs_more(line):
+            before, self._layout = self.visible_columns(width), (-1, ())
+            self._is_stale |= before != self.visible_columns(width)
+        return fit_row(line, self._columns, self.visible_columns(width), width)
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        strips = super().render_lines(crop)
+        if self._is_stale:  # rows that were drawn before are narrower
+            self._draw_again()
+            strips = super().render_lines(crop)
+        return strips
+
+    def refresh_changed(self) -> None:
+        super().refresh_changed()
+        if self._is_stale:
+            self._draw_again()
+
+    def _draw_again(self) -> None:
+        self._is_stale = False
+        self.refresh()
+
+    def _needs_more(self, line: Line) -> bool:
+        """Note the widths of cells, but not of the last one of a short row, and return whether any is a new maximum."""
+        before, n_cells = self._needed[:], len(line) - (len(line) < len(self._columns))
+        for n in self._fitted:
+            if n < n_cells and (needed := display_width(line[n].text)) > self._needed[n]:
+                self._needed[n] = min(needed, self._columns[n].most or needed)
+        return before != self._needed
 
     def visible_columns(self, width: int) -> ColumnLayout:
         if self._layout[0] != width:
-            self._layout = (width, arrange_columns(self._columns, width))
+            self._layout = (width, arrange_columns(self._columns, width, self._needed if self._fitted else ()))
         return self._layout[1]
 
     def _column_at(self, x: int) -> Column | None:

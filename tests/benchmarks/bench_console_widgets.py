@@ -31,7 +31,7 @@ N_ROWS = 100_000
 N_SPANS = 10_000
 N_JUMPS = 10
 STEP = [("timestep", "timestep"), ("agent.act", "agent"), ("env.step", "environment")]
-COLUMNS = [Column(f"column {number}", 20) for number in range(7)] + [Column("rest", None)]
+COLUMNS = [Column(f"column {number}", 16, most=20) for number in range(7)] + [Column("rest", None)]
 STYLES_OF_CELLS = [
     Style(color=color) for color in ("red", "green", "blue", "yellow", "white", "cyan", "magenta", "red")
 ]

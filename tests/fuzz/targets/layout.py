@@ -32,7 +32,7 @@ TOKENS = (
     b" ",
     b"\xe1\x84\x92",
 )
-COLUMNS = (Column("a", 8), Column("b", None, min_width=5), Column("c", 4, right=True, rank=1))
+COLUMNS = (Column("a", 8, most=12), Column("b", None, min_width=5), Column("c", 4, right=True, rank=1))
 
 
 def check(data: bytes) -> None:
@@ -64,7 +64,7 @@ def _check_wrapped(text: str, width: int) -> None:
 def _check_row(text: str, width: int) -> None:
     cells = [Cell(part) for part in text.split("|")][:3]
     assert line_width(join_parts([[cell] for cell in cells], width)) <= width
-    layout = arrange_columns(COLUMNS, width)
+    layout = arrange_columns(COLUMNS, width, [display_width(cell.text) for cell in cells])
     total = sum(column.width for column in layout) + 2 * (len(layout) - 1)
-    fitted = list(fit_row([(cell.text, cell.tone) for cell in cells], COLUMNS, layout, max(total, width)))
+    fitted = list(fit_row(cells, COLUMNS, layout, max(total, width)))
     assert sum(display_width(shown) for shown, _ in fitted) <= max(total, width)

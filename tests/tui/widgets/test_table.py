@@ -119,3 +119,39 @@ class ShortRow:
 
     def key(self, index: int) -> str:
         return ""
+
+
+def test_content_widens_columns_by_rank_and_an_empty_one_gives_its_room() -> None:
+    columns = [
+        Column("name", None, min_width=10, most=20),
+        Column("outcome", 12, most=30, rank=1),
+        Column("node", 8, most=20),
+        Column("tags", 6, rank=2, most=9, hides=True),
+    ]
+
+    def widths(width: int, *needed: int) -> dict[str, int]:
+        return {columns[n].title: size for n, size, _ in arrange_columns(columns, width, needed)}
+
+    assert widths(60) == {"name": 36, "outcome": 12, "node": 8}
+    assert widths(60, 14, 25, 3, 0) == {"name": 27, "outcome": 25, "node": 4}  # no narrower than its title
+    assert widths(60, 20, 40, 40, 4) == {"name": 20, "outcome": 12, "node": 18, "tags": 4}
+    assert widths(39, 10, 12, 8, 4) == {"name": 15, "outcome": 12, "node": 8}  # no room for tags
+    for width in range(20, 80):
+        arranged = widths(width, 30, 40, 1, 9)
+        assert sum(arranged.values()) + 2 * (len(arranged) - 1) == width
+
+
+async def test_columns_follow_the_rows_that_were_shown_and_rest_when_others_are() -> None:
+    columns = [Column("name", 6, most=20), Column("rest", None)]
+    names = ["short", *["a longer name"] * 30, "b" * 50]
+    view = Table(columns, NamedRows(names))
+    async with list_pilot(view, (40, 5)) as (_, pilot):
+        assert [row.index("second") for row in visible_rows(view)[1:3]] == [15, 15]
+        assert visible_rows(view)[0].index("rest") == 15
+        await pilot.press("end")
+        assert visible_rows(view)[-1].startswith("b" * 19 + "…  second") or visible_rows(view)[0].index("rest") == 22
+        await pilot.press("home")
+        assert visible_rows(view)[0].index("rest") == visible_rows(view)[1].index("second") == 22
+        view.fit_again()
+        view.refresh()
+        assert visible_rows(view)[0].index("rest") == 15
