@@ -266,10 +266,9 @@ class Column(NamedTuple):
     min_width: int = 12
     """Of a column whose ``width`` is None, as long as another column can be dropped."""
     most: int = 0
-    """Columns up to which its content widens it, and below ``width`` it needs only those of its content; 0: neither.
+    """Columns up to which its content widens it, the lowest rank first, once the column without ``width`` has its own.
 
-    The columns with the lowest rank are widened first, with what the one without ``width`` does not need: at most its
-    ``most``.
+    Narrow content leaves room, in which dropped columns come back. With 0, its content does not matter.
     """
     hides: bool = False
     """Whether it is left out while it has no content."""
@@ -296,26 +295,31 @@ def arrange_columns(columns: Sequence[Column], width: int, needed: Sequence[int]
     ``needed`` has the width of the content of each column, as far as it is known.
     """
     needs = [*needed, *[0] * (len(columns) - len(needed))]
-    visible = [(n, _narrowed(column, needs[n])) for n, column in enumerate(columns) if not column.hides or needs[n]]
+    visible = [(n, column) for n, column in enumerate(columns) if not column.hides or needs[n]]
+    dropped: list[int] = []
     while len(visible) > 1 and _total_width(column for _, column in visible) > width:
         last = max(visible, key=lambda item: (item[1].rank, item[0]))
         if not last[1].rank:
             break
         visible.remove(last)
-    free = width - _total_width(column for _, column in visible)
-    widths = {n: column.min_width if column.width is None else column.width for n, column in visible}
+        dropped.append(last[0])
+    widths = {n: _least(column, needs[n]) for n, column in visible}
+    free = width - sum(widths.values()) - len(COLUMN_GAP) * (len(widths) - 1)
     for n, column in sorted(visible, key=lambda item: (item[1].width is not None, item[1].rank)):
         most = needs[n] if column.width is None else min(needs[n], column.most)
         widths[n] += (more := max(min(most - widths[n], free), 0))
         free -= more
+    while dropped and (more := len(COLUMN_GAP) + _least(columns[dropped[-1]], needs[dropped[-1]])) <= free:
+        widths[dropped.pop()] = more - len(COLUMN_GAP)
+        free -= more
     rest = next((n for n, column in visible if column.width is None), None)
-    return [ColumnPosition(n, max(widths[n] + free * (n == rest), 1), column.right) for n, column in visible]
+    return [ColumnPosition(n, max(widths[n] + free * (n == rest), 1), columns[n].right) for n in sorted(widths)]
 
 
-def _narrowed(column: Column, needed: int) -> Column:
-    if column.width is None or not (needed and column.most):
-        return column
-    return column._replace(width=min(max(needed, len(column.title)), column.width))
+def _least(column: Column, needed: int) -> int:
+    if column.width is None:
+        return column.min_width
+    return min(max(needed, len(column.title)), column.width) if needed and column.most else column.width
 
 
 def fit_row(texts: Line, columns: Sequence[Column], layout: ColumnLayout, width: int) -> Iterator[tuple[str, Tone]]:

@@ -90,7 +90,7 @@ async def test_a_note_on_a_step_is_written_shown_and_removed() -> None:
         assert (args.step, args.note, args.add, args.remove) == (1, "guesses twice", [], [])
         assert is_ulid(args.note_id or "")
         await wait_for_widget_text(pilot, HEADING, "✎ 1 note")
-        await wait_for_widget_text(pilot, "#steps", "✎ ")
+        await wait_for_widget_text(pilot, "#steps", "✎1")
         await pilot.press("k")
         await wait_until(pilot, lambda: "guesses twice" not in widget_text(pilot, TRANSCRIPT))
         await pilot.press("j", "m")
