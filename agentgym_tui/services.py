@@ -7,7 +7,7 @@ import contextlib
 import os
 import re
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -153,19 +153,17 @@ def export_episode(episode_id: str, data: bytes, folder: Path) -> Path:
 
 def write_trace(spans: Sequence[Span], episode_id: str, folder: Path) -> Path:
     """Write the spans of an episode as a new Perfetto trace; times of no clock are left out. Raises ``ExportError``."""
-    from runner.tracing import PerfettoFile, TraceEncoder
+    from runner.tracing import ProtobufCollector
 
     if not is_ulid(episode_id):
         raise ExportError(f"the episode id {episode_id[:40]!r} is not a valid file name")
     path = write_new_file(folder, episode_id, ".pftrace", b"")
-    file, tracks = PerfettoFile(path), defaultdict[str, list[Span]](list)
+    collector = ProtobufCollector()
     for span in spans:
         if 0 <= span.start_ns <= span.end_ns < _MAX_NS:
-            tracks[span.track].append(span)
+            collector.on_span(span)
     try:
-        for track, shown in tracks.items():
-            encoder = TraceEncoder(file.boot, track)
-            file.append(track, encoder.encode(shown, ()), encoder.n_lanes)
+        collector.save(path)
     except (StoreError, ValueError, OverflowError) as exc:
         raise ExportError(f"the trace cannot be written: {exc}") from exc
     return path

@@ -198,6 +198,11 @@ class Cell(_TextAndTone):
         self.shorten = shorten
         return self
 
+    def fitted(self, width: int) -> str:
+        if self.shorten is None or self.raw or display_width(self.text) <= width:
+            return self.text
+        return Cell(self.shorten(width)).text
+
     def cut(self, width: int) -> Self:
         cell = self._replace(text=cut(self.text, width))
         if self.raw:
@@ -296,7 +301,7 @@ def arrange_columns(columns: Sequence[Column], width: int, needed: Sequence[int]
     """
     needs = [*needed, *[0] * (len(columns) - len(needed))]
     visible = [(n, column) for n, column in enumerate(columns) if not column.hides or needs[n]]
-    dropped: list[int] = []
+    dropped = []
     while len(visible) > 1 and _total_width(column for _, column in visible) > width:
         last = max(visible, key=lambda item: (item[1].rank, item[0]))
         if not last[1].rank:
@@ -309,9 +314,11 @@ def arrange_columns(columns: Sequence[Column], width: int, needed: Sequence[int]
         most = needs[n] if column.width is None else min(needs[n], column.most)
         widths[n] += (more := max(min(most - widths[n], free), 0))
         free -= more
-    while dropped and (more := len(COLUMN_GAP) + _least(columns[dropped[-1]], needs[dropped[-1]])) <= free:
-        widths[dropped.pop()] = more - len(COLUMN_GAP)
-        free -= more
+    for n in reversed(dropped):
+        least, gap = _least(columns[n], needs[n]), len(COLUMN_GAP)
+        if (more := min(max(least, min(needs[n], columns[n].most)), free - gap)) < least:
+            break
+        widths[n], free = more, free - gap - more
     rest = next((n for n, column in visible if column.width is None), None)
     return [ColumnPosition(n, max(widths[n] + free * (n == rest), 1), columns[n].right) for n in sorted(widths)]
 
@@ -327,14 +334,12 @@ def fit_row(texts: Line, columns: Sequence[Column], layout: ColumnLayout, width:
     last = len(texts) - 1 if 0 < len(texts) < len(columns) else -1
     between, room = "", width
     for column, size, right in layout:
-        text, tone = cell = texts[column] if column < len(texts) else _NOTHING
+        cell = texts[column] if column < len(texts) else _NOTHING
         room -= len(between)
         if column == last:
-            yield between + fit(text, max(room, size)), tone
+            yield between + fit(cell.text, max(room, size)), cell.tone
             return
-        if cell.shorten is not None and not cell.raw and display_width(text) > size:
-            text = Cell(cell.shorten(size)).text
-        yield between + fit(text, size, right=right), tone
+        yield between + fit(cell.fitted(size), size, right=right), cell.tone
         between, room = COLUMN_GAP, room - size
 
 

@@ -140,9 +140,8 @@ def _flagged_outcome(episode: ListedEpisode) -> Cell:
 
 def _outcome_text(episode: ListedEpisode, names: Sequence[str], width: int) -> str:
     """Return the outcome with all flags, or with their number where the outcome does not fit beside their names."""
-    rooms = []
     for marks in (f" {FLAG_MARK}{','.join(names)}", f" {FLAG_MARK}{len(names)}") if names else ("",):
-        rooms.append(room := max(width - display_width(marks), 0))
+        room = max(width - display_width(marks), 0)
         if display_width(text := outcome_cell(episode, room).text) <= room:
             break
     return f"{cut(text, room)}{marks}"

@@ -87,7 +87,6 @@ class EventMessage(msgspec.Struct, gc=False):
     n_bytes: int  # of the whole payload
     stream: str | None = None
     sequence: int | None = None
-    is_malformed: bool | None = None  # None: not known yet
 
     @property
     def size(self) -> int:
@@ -242,21 +241,10 @@ def decode_error(message: EventMessage) -> str:
         case codec.RawRow() as row:
             return row.reason
         case codec.LiveRow() as row:
-            raw = [
-                *row.raw,
-                *(decoded for item in row.batch.items if isinstance(decoded := codec.decode_item(item), codec.RawRow)),
-            ]
+            items = map(codec.decode_item, row.batch.items)
+            raw = [*row.raw, *(item for item in items if isinstance(item, codec.RawRow))]
             return f"{len(raw)} of its items: {raw[0].reason}" if raw else ""
     return ""
-
-
-def _marks(entry: LogEntry) -> Value:
-    """Return ``malformed`` for a message that is shown as such; that is found out once."""
-    if not isinstance(entry, EventMessage):
-        return None
-    if entry.is_malformed is None:
-        entry.is_malformed = bool(decode_error(entry))
-    return MALFORMED if entry.is_malformed else None
 
 
 def _searched_parts(entry: LogEntry) -> Iterator[bytes]:
@@ -271,6 +259,10 @@ def _subject_and_headers(subject: str, headers: dict[str, str]) -> bytes:
     return "\n".join((subject, *headers, *headers.values())).encode("utf-8", "replace")
 
 
+def _mark_of(entry: LogEntry) -> Value:
+    return MALFORMED if isinstance(entry, EventMessage) and decode_error(entry) else None
+
+
 EVENT_FIELDS: Final[FieldSet[LogEntry]] = FieldSet(  # those of a payload are looked for in live items, too
     ("subject", "text", "subject", lambda entry: getattr(entry, "subject", None)),
     ("node", "text", "node that sent it", lambda entry: node_of(entry) if isinstance(entry, EventMessage) else None),
@@ -281,7 +273,7 @@ EVENT_FIELDS: Final[FieldSet[LogEntry]] = FieldSet(  # those of a payload are lo
     ("since", "since", "stored since an age or a time: 5m, 2h, 2026-11-26", lambda entry: as_aware(entry.at)),
     ("until", "until", "stored until then", lambda entry: as_aware(entry.at)),
     ("notice", "text", "kind of a notice of the subscription", lambda entry: getattr(entry, "kind", None)),
-    ("is", "text", "malformed: of AgentGym, but it cannot be decoded", _marks),
+    ("is", "text", "malformed: of AgentGym, but it cannot be decoded", _mark_of),
     values={"is": (MALFORMED,)},
 )
 

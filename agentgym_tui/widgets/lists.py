@@ -662,19 +662,18 @@ class Table(LineList):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         strips = super().render_lines(crop)
-        if self._is_stale:  # rows that were drawn before are narrower
-            self._draw_again()
-            strips = super().render_lines(crop)
-        return strips
+        return super().render_lines(crop) if self._draw_again() else strips
 
     def refresh_changed(self) -> None:
         super().refresh_changed()
-        if self._is_stale:
-            self._draw_again()
+        self._draw_again()
 
-    def _draw_again(self) -> None:
-        self._is_stale = False
-        self.refresh()
+    def _draw_again(self) -> bool:
+        """Draw all rows again if one of them has widened the columns."""
+        if was_stale := self._is_stale:
+            self._is_stale = False
+            self.refresh()
+        return was_stale
 
     def _needs_more(self, line: Line) -> bool:
         """Note the widths of cells, but not of the last one of a short row, and return whether any is a new maximum."""

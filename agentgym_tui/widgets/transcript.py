@@ -134,11 +134,9 @@ class BlockRows(FoldedText):
             block, row = self._at(index)
             shown = "".join(cell.text for cell in self.line(index, self.width))
             left, right = selection.get_span(index) or (0, 0)
-            part = shown[max(left, 0 if row == _HEADING else _INDENT) : right if right >= 0 else None]
             is_same_line = row[0] >= 0 and (self.block(index), row[0]) == (before[0], before[1][0])
-            text += (
-                block.lines[row[0]][before[1][2] : row[1]] if is_same_line else "\n" if index > first else ""
-            ) + part
+            text += block.lines[row[0]][before[1][2] : row[1]] if is_same_line else "\n" if index > first else ""
+            text += shown[max(left, 0 if row == _HEADING else _INDENT) : right if right >= 0 else None]
             before = self.block(index), row
         return text
 

@@ -4,16 +4,7 @@ import subprocess
 import sys
 from typing import Any
 
-from agentgym_tui.presenters.cells import (
-    ENV_WIDTH,
-    Cell,
-    Column,
-    ColumnPosition,
-    Line,
-    arrange_columns,
-    fit_row,
-    shorten_environment,
-)
+from agentgym_tui.presenters.cells import ENV_WIDTH, Line, arrange_columns, fit, fit_row, shorten_environment
 from agentgym_tui.presenters.episode_facts import STEP_COLUMNS, StepRows, answer_parts, fallback_note
 from agentgym_tui.presenters.episode_rows import EpisodeRows
 from agentgym_tui.presenters.live import ENV_COLUMNS, NAME_WIDTH, EnvironmentRows
@@ -78,10 +69,6 @@ def test_a_secret_in_the_name_of_an_endpoint_is_hidden_wherever_the_endpoint_is_
     assert shown.count("***@h:1") == 4 and shown.count("***@h:2") == 2 and "hunter" not in shown
 
 
-def fitted(cell: Cell, width: int) -> str:
-    return next(fit_row([cell], [Column("", width)], [ColumnPosition(0, width, False)], width))[0]
-
-
 def test_the_scenarios_of_are_are_told_apart_in_narrow_columns() -> None:
     names = [*(f"are:{id}" for id in OFFLINE_SCENARIOS), "are:scenario_mcp_demo", "are:scenario_hf_demo_mcp"]
     store, episodes = RunStore(), EpisodeList()
@@ -89,8 +76,9 @@ def test_the_scenarios_of_are_are_told_apart_in_narrow_columns() -> None:
     store.apply_stored(stored)
     episodes.set_stored(stored, [])
     rows = EnvironmentRows(store)
-    listed = {fitted(EpisodeRows(episodes).line(index, 80)[1], ENV_WIDTH) for index in range(len(names))}
-    shown = [fitted(rows.line(index, 80)[0], NAME_WIDTH) for index in range(len(names))]
+    cells = [EpisodeRows(episodes).line(index, 80)[1] for index in range(len(names))]
+    listed = {fit(cell.fitted(ENV_WIDTH), ENV_WIDTH) for cell in cells}
+    shown = [fit(rows.line(index, 80)[0].fitted(NAME_WIDTH), NAME_WIDTH) for index in range(len(names))]
     checks = [text(CheckRows([sanitize_line(name) for name in names], set()).line(index, 19)) for index in range(7)]
     assert len({*shown}) == len(listed) == len({*checks}) == len(names)
     assert "are:…tutori…" in shown and "[ ] are:…tutorial" in checks

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from agentgym_tui.commands import Keymap
-from agentgym_tui.presenters.cells import FOLD_WIDTH, arrange_columns, display_width, fit_row, line_width
+from agentgym_tui.presenters.cells import FOLD_WIDTH, fit, line_width
 from agentgym_tui.presenters.events import (
-    EVENT_COLUMNS,
+    SUBJECT_WIDTH,
     EventRows,
     SubjectRows,
     empty_events_lines,
@@ -214,10 +214,8 @@ def test_a_message_and_a_notice_have_rows() -> None:
 def test_a_long_subject_keeps_its_distinctive_end(subject: str, shown: str) -> None:
     log = EventLog()
     log.append([RawMessage(subject, {}, b"")], START)
-    line, layout = EventRows(log).line(0, 120), arrange_columns(EVENT_COLUMNS, 120)
-    assert [text for text, _ in fit_row(line, EVENT_COLUMNS, layout, 120)][2].strip() == shown
-    wide = arrange_columns(EVENT_COLUMNS, 120, [display_width(cell.text) for cell in line])
-    assert [text for text, _ in fit_row(line, EVENT_COLUMNS, wide, 120)][2].strip() == subject
+    cell = EventRows(log).line(0, 120)[2]
+    assert fit(cell.fitted(SUBJECT_WIDTH), SUBJECT_WIDTH).strip() == shown and cell.fitted(60) == subject
 
 
 def test_malformed_messages_are_found_and_the_heading_says_how() -> None:
