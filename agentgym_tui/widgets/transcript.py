@@ -214,6 +214,9 @@ class Transcript(LineList):
         span = selection.get_span(index) if (selection := self.text_selection) is not None else None
         return cells if span is None else mark_places(cells, [(span[0], span[1] if span[1] >= 0 else width)], SELECTED)
 
+    def _strip(self, row_cells: RowCells, mark: str, highlighted: bool) -> Strip:
+        return super()._strip(row_cells, mark, highlighted).simplify()  # as parts with offsets cannot be joined later
+
     def _draw_row(self, y: int) -> Strip:
         return super()._draw_row(y).apply_offsets(self._left - 1, self._top + y)  # where a selection starts or ends
 
@@ -260,7 +263,6 @@ class Waterfall(LineList):
     """The spans of an episode as a tree; each row has a bar on the common time axis (Perfetto's track model)."""
 
     N_HEADER: ClassVar[int] = 1
-    """The axis comes last."""
 
     def __init__(self, *, id: str | None = None) -> None:
         self._rows = SpanRows(())

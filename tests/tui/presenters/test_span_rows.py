@@ -58,8 +58,7 @@ def test_the_indentation_of_deep_trees_is_limited() -> None:
     assert names(rows)[-1] == " " * 24 + "step"
 
 
-def stepped() -> list[Span]:
-    """Return two steps in an episode, each with the parts of an answer."""
+def test_one_step_has_its_own_axis_and_the_legend_has_the_colors_of_its_bars() -> None:
     spans = [span(1, end=20 * MS, name="episode")]
     for step, at in enumerate((0, 10 * MS)):
         top = span(10 * step + 2, parent=1, start=at, end=at + 8 * MS, name="timestep")
@@ -68,25 +67,15 @@ def stepped() -> list[Span]:
             start = at + 2 * MS * number
             part = span(10 * step + 3 + number, parent=top.id, start=start, end=start + 2 * MS, name=name)
             spans.append(msgspec.structs.replace(part, category="inference"))
-    return spans
-
-
-def test_the_spans_of_one_step_have_an_axis_of_their_own() -> None:
-    rows = SpanRows(stepped(), step=1)
+    rows = SpanRows(spans, step=1)
     assert names(rows) == ["timestep", "  queue", "  prefill", "  decode"]
     assert rows.axis(16) == "0         8.0 ms" and rows.bar(1, 16).text == "█" * 4
     assert [rows.position(index) for index in range(4)] == [5, 6, 7, 8]
-    assert not len(SpanRows(stepped(), step=7)) and SpanRows(stepped(), step=7).axis(40) == ""
-    assert spans_text(stepped(), raw=False, step=1).startswith("timestep  8.0 ms\n  queue")
-    assert spans_text(stepped(), raw=True, step=1).count("queue") == 1
-
-
-def test_the_legend_has_the_colors_of_the_bars_and_fits_beside_the_steps() -> None:
-    legend = trace_legend(60)
+    assert not len(SpanRows(spans, step=7)) and SpanRows(spans, step=7).axis(40) == ""
+    assert spans_text(spans, raw=True, step=1).count("queue") == 1
+    legend = trace_legend(60)  # columns beside the steps
     tones = {name.text.strip(): mark.tone for mark, name in zip(legend[::2], legend[1::2], strict=True)}
-    rows = SpanRows(stepped())
-    shown = {rows.name(index).text.strip(): rows.bar(index, 40).tone for index in range(len(rows))}
-    assert all(tones[name] == shown[name] for name in ("queue", "prefill", "decode"))
+    assert all(tones[rows.name(index).text.strip()] == rows.bar(index, 40).tone for index in (1, 2, 3))
     assert len({*tones.values()}) == len(tones) == 6 and "…" not in line_text(legend)
 
 

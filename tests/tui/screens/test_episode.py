@@ -350,24 +350,6 @@ async def test_a_long_copy_is_truncated_and_the_toast_says_so() -> None:
         assert len(pilot.app.clipboard) == MAX_CLIPBOARD_BYTES
 
 
-async def test_space_zooms_the_trace_to_the_selected_step_and_back() -> None:
-    spans = [span(1, end=9_000_000, name="episode")]
-    for index in range(3):
-        start = 3_000_000 * index
-        top = span(2 + index, parent=1, start=start, end=start + 2_000_000, name="timestep")
-        spans.append(msgspec.structs.replace(top, attributes={"index": index}))
-    async with episode_pilot(session_with_episode(episode(1, n_steps=3, spans=spans)), size=(80, 24)) as pilot:
-        await pilot.press("w")
-        await wait_for_widget_text(pilot, TRACE, "█ queue", "✗ failed", "all steps · space: one", "9.0 ms")
-        await pilot.press("shift+tab", "j", "space")
-        await wait_for_widget_text(pilot, TRACE, "step 1 · space: all", "2.0 ms")
-        assert "episode" not in widget_text(pilot, TRACE)
-        await pilot.press("shift+tab", "j")  # it follows the selected step
-        await wait_for_widget_text(pilot, TRACE, "step 2 · space: all")
-        await pilot.press("space")
-        await wait_for_widget_text(pilot, TRACE, "all steps", "9.0 ms")
-
-
 async def test_the_trace_shows_and_copies_the_path_of_its_perfetto_trace(tmp_path: Path) -> None:
     loaded = episode(1, spans=[span(1, name="episode")])
     trace = tmp_path / "traces" / f"{loaded.batch_id}.pftrace"
@@ -381,8 +363,8 @@ async def test_the_trace_shows_and_copies_the_path_of_its_perfetto_trace(tmp_pat
         await pilot.press("C")
         await wait_until(pilot, lambda: pilot.app.clipboard == str(trace))
         await pilot.app.screen.run_action("write_trace")
-        await wait_until(pilot, lambda: "ui.perfetto.dev" in toast_text(pilot))
-        assert "of the batch" in toast_text(pilot) and not trace.stat().st_size
+        await wait_until(pilot, lambda: "of the batch" in toast_text(pilot))
+        assert not trace.stat().st_size
 
 
 async def test_a_trace_that_does_not_exist_is_written_on_request(
