@@ -22,7 +22,7 @@ from runner.errors import StoreError
 from runner.types import Span
 from runner.util.clock import is_ulid
 
-# Toasts: short messages above status line and key bar for a few seconds; the newest ones are kept to be read in full.
+# Toasts: short messages over the first rows for a few seconds; the newest ones are kept to be read in full.
 
 TOAST_TIMEOUT_S, ERROR_TIMEOUT_S = 4.0, 6.0
 MAX_MESSAGES: Final = 50

@@ -337,13 +337,13 @@ class ListScreen(SessionScreen, Generic[Row]):
             add_bindings(self, bindings("queries"))
 
     def compose(self) -> ComposeResult:
+        yield StaticLines(self.status_lines, id="status")
         yield StaticLines(self.heading_lines, id="summary")
         if self.FILTER_HINT:
             yield self.filter
         yield self.table
         yield StaticLines(self.nothing_lines, id="nothing")
         yield StaticLines(self.detail_lines, id="detail")
-        yield StaticLines(self.status_lines, id="status")
         yield KeyBar(self.SCOPE, self.session)
 
     def heading_lines(self, width: int) -> Sequence[Line]:

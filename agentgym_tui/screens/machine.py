@@ -27,9 +27,9 @@ class MachineScreen(SessionScreen):
         self._table = Table(MACHINE_COLUMNS, id="machine")
 
     def compose(self) -> ComposeResult:
+        yield StaticLines(self.status_lines, id="status")
         yield StaticLines(self._heading, id="summary")
         yield self._table
-        yield StaticLines(self.status_lines, id="status")
         yield KeyBar(self.SCOPE, self.session)
 
     def draw(self, store: RunStore) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from textual.geometry import Region
 from textual.widgets._toast import Toast
 
 from agentgym_tui.app import (
     MAX_TOAST_ROWS,
     OSC_9,
     OSC_777,
+    Console,
     Notifier,
     desktop_sequence,
     ended_text,
@@ -25,7 +28,9 @@ from agentgym_tui.safe_text import has_unsafe_chars, sanitize_message
 from agentgym_tui.services import MAX_MESSAGES, announce, messages, toast
 from agentgym_tui.state.batches import BatchRun
 from agentgym_tui.state.run_store import RunStore
-from tests.support.console.fake_session import FakeSession, busy_session
+from agentgym_tui.widgets.key_bar import KeyBar
+from agentgym_tui.widgets.lists import LineList
+from tests.support.console.fake_session import FakeSession, busy_session, session_with_messages
 from tests.support.console.live_items import START
 from tests.support.console.pilot import (
     SIZE,
@@ -208,17 +213,28 @@ def test_errors_are_counted_apart(counts: dict[str, Any], expected: str) -> None
     assert ended_text(BatchRun("b", env="Maze", status="completed", **counts)) == expected
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_a_short_reply_covers_one_row_above_the_last_two(size: tuple[int, int]) -> None:
-    async with console_pilot(busy_session(), size) as pilot:
-        await wait_for_text(pilot, "Transcript")
-        for keys, screen in (((), "LiveScreen"), (("2", "enter"), "EpisodeScreen"), (("3",), "EventsScreen")):
-            await pilot.press(*keys)
-            await wait_until(pilot, lambda: type(pilot.app.screen).__name__ == screen, screen)  # noqa: B023
-            toast(pilot.app, "react scripted started on Wordle, 12 episodes")
-            await wait_until(pilot, lambda: bool(pilot.app.screen.query(Toast)), "the reply")
-            await wait_until(pilot, lambda: pilot.app.screen.query_one(Toast).region.height == 1, "its layout")
-            assert pilot.app.screen.query_one(Toast).region == (0, size[1] - 3, size[0], 1)
+def rows_that_are_read(app: Console) -> Iterator[Region]:
+    """Yield the lines above the keys, the keys, the selected row of each list, and the last line of each text."""
+    for bar in app.screen.query("#progress, KeyBar"):
+        yield bar.region
+    for view in app.screen.query(LineList):
+        index = view.cursor if view.is_highlighted(view.cursor) else len(view.source) - 1
+        yield Region(0, view.N_HEADER + index, view.region.width, 1).translate(view.region.offset - view.scroll_offset)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)])
+@pytest.mark.parametrize("text", ["one row", "word " * 99])
+async def test_a_reply_stands_at_the_top_right_and_covers_nothing_that_is_read(size: tuple[int, int], text: str) -> None:
+    app = console_app(session_with_messages("agentgym.a", "orders.eu"))
+    async with app.run_test(size=size, notifications=True) as pilot:
+        for keys in ("1", "2", "2 f", "2 escape enter", "3", "5", "6", "7", "7 t"):
+            await pilot.press("1", *keys.split())
+            await wait_until(pilot, lambda: len(app.screen.query(KeyBar)) == 1, "the screen")
+            toast(app, text)
+            await wait_until(pilot, lambda: [e.region.right for e in app.screen.query(Toast)] == [size[0]], "the toast")
+            [region] = [each.region for each in app.screen.query(Toast)]
+            assert region.y == 0 and region.height <= MAX_TOAST_ROWS
+            assert [row for row in rows_that_are_read(app) if row.overlaps(region)] == [], keys
 
 
 @pytest.mark.parametrize("width", [20, 57, 77, 117])
@@ -287,18 +303,3 @@ async def test_the_earlier_events_that_a_new_broker_lacks_are_reported_once_and_
         await pilot.press("ctrl+p", *"earlier")
         await wait_for_text(pilot, "Commands")
         assert "Send earlier" not in screen_text(pilot.app)
-
-
-@pytest.mark.parametrize(
-    ("key", "rows"), [("1", "#progress, KeyBar"), ("2", "#status, KeyBar"), ("6", "#status, KeyBar")]
-)
-async def test_a_toast_covers_neither_status_nor_keys(key: str, rows: str) -> None:
-    app = console_app(busy_session())
-    async with app.run_test(size=(80, 24), notifications=True) as pilot:
-        await pilot.press(key)
-        await wait_until(pilot, lambda: len(app.screen.query(rows)) == 2, "the screen")
-        toast(app, "two\nlines")
-        await wait_until(pilot, lambda: any(each.region for each in app.screen.query("Toast")), "the toast")
-        [shown] = app.screen.query("Toast")
-        assert shown.region.height == 2
-        assert not any(shown.region.overlaps(row.region) for row in app.screen.query(rows))
