@@ -31,12 +31,13 @@ from agentgym_tui.presenters.number_format import (
     format_share,
     pluralize,
 )
-from agentgym_tui.presenters.status_line import LINK_STATES, episode_line
+from agentgym_tui.presenters.status_line import LINK_STATES, OUTCOMES, episode_line
 from agentgym_tui.safe_text import masked_line, masked_rows
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.query import Rank, Sorting, number_rank, sort_by_rank, text_rank
 from agentgym_tui.state.run_store import FeedNotice, RunStore
-from agentgym_tui.state.servers import EnvironmentState, RewardPoint, rated_points
+from agentgym_tui.state.servers import EnvironmentState, RewardPoint, counted_points
+from runner.types import UNKNOWN_OUTCOME
 
 NAME_WIDTH: Final = 12
 ENV_COLUMNS: Final = (
@@ -202,7 +203,14 @@ def _not_following(key: str) -> list[Cell]:
 
 SUCCESS_RATE_WINDOW: Final = 20  # number of episodes that the moving success rate covers
 MAX_PLAYER: Final = 20  # largest width of the name of a baseline agent in the legend, in cells
+MAX_REWARD_ROWS: Final = 5  # number of episodes that have a row each; more have a column each
 _LABEL_WIDTH: Final = 8
+_SUCCESS: Final[dict[bool | None, tuple[str, Tone]]] = {
+    True: OUTCOMES["success"],
+    False: ("✗ no success", "bad"),
+    None: OUTCOMES[UNKNOWN_OUTCOME],
+}
+_SUCCESS_WIDTH: Final = 13
 _EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
 
 
@@ -244,29 +252,61 @@ def moving_success_rate(successes: Sequence[bool], window: int) -> list[float]:
 
 
 def reward_lines(points: Sequence[RewardPoint], width: int, height: int) -> list[Line]:
-    """Plot the rewards and the moving success rate of the newest scored episodes, above a legend."""
-    scored = [point for point in rated_points(points) if point.reward is not None]
+    """Show the rewards of the newest episodes, in rows if they are few, else plotted, above a legend."""
+    counted = [point for point in counted_points(points) if point.error or point.reward is not None]
     room = width - _LABEL_WIDTH
-    shown = scored[-max(room, 1) :]
+    shown = counted[-max(room, 1) :]
     if not shown or height < 1 or room <= 0:
         return [join_parts([[Cell("no scored episodes yet", "dim")]], width)][:height]
-    rewards = [point.reward for point in shown if point.reward is not None]
-    low, high = value_range(rewards)
-    columns = column_chart(rewards, room, max(height - 2, 1), low, high)
-    labels = [format_reward(high), *[""] * (len(columns) - 2), format_reward(low)][: len(columns)]
-    lines: list[Line] = [_labeled(label, column, "accent") for label, column in zip(labels, columns, strict=True)]
-    successes = [point.success for point in shown if point.success is not None]
-    if rates := moving_success_rate(successes, SUCCESS_RATE_WINDOW):
-        spark = column_chart(rates, room, 1, 0.0, 1.0)
-        lines.append(_labeled(format_percent(100 * rates[-1]), spark[0], "good"))
+    successes = [point.success for point in shown if not point.error and point.success is not None]
+    if len(shown) <= MAX_REWARD_ROWS:
+        lines = _reward_rows(shown, room)[-max(height - 1, 1) :]
+    else:
+        lines = _reward_columns(shown, successes, room, height)
     player = "mixed" if len({(point.agent, point.model) for point in shown}) > 1 else ""
     if shown[-1].model is None:
         player = masked_line(shown[-1].agent, MAX_PLAYER)
-    count = pluralize(len(shown), "episode") if len(shown) == len(scored) else f"newest {len(shown)}"
+    count = pluralize(len(shown), "episode") if len(shown) == len(counted) else f"newest {len(shown)}"
     newest = successes[-SUCCESS_RATE_WINDOW:]
     rate = f"success {format_share(sum(newest), len(newest))} of last {len(newest)}" if newest else "success unknown"
-    legend = [[Cell(f"{count} · {player}" if player else count, "dim")], [Cell(rate)]]
+    n_errors = sum(point.error for point in shown)
+    errors = [Cell(f"! {pluralize(n_errors, 'error')}", "bad")] if n_errors else []
+    legend = [[Cell(f"{count} · {player}" if player else count, "dim")], [Cell(rate)], errors]
     return [*lines, join_parts(legend, width)][:height]
+
+
+def _reward_rows(points: Sequence[RewardPoint], room: int) -> list[Line]:
+    rewards = [_plotted(point) for point in points]
+    low, high = value_range(rewards)
+    longest = max(room - _SUCCESS_WIDTH, 0)
+    lines: list[Line] = []
+    for point, reward in zip(points, rewards, strict=True):
+        text, tone = OUTCOMES["error"] if point.error else _SUCCESS[point.success]
+        bar = "█" * round((reward / 2 - low / 2) / (high / 2 - low / 2) * longest) or "▏"[:longest]
+        label, column = _labeled("" if point.error else format_reward(reward), "" if point.error else bar, "accent")
+        lines.append([label, Cell(f"{text:<{_SUCCESS_WIDTH}}", tone), column])
+    return lines
+
+
+def _reward_columns(points: Sequence[RewardPoint], successes: Sequence[bool], room: int, height: int) -> list[Line]:
+    """Plot rewards above the signs of failures and errors, if there is room for those, and the moving success rate."""
+    rewards, has_signs = [_plotted(point) for point in points], height > 4
+    low, high = value_range(rewards)
+    columns = column_chart(rewards, room, max(height - 2 - has_signs, 1), low, high)
+    labels = [format_reward(high), *[""] * (len(columns) - 2), format_reward(low)][: len(columns)]
+    lines: list[Line] = [_labeled(label, column, "accent") for label, column in zip(labels, columns, strict=True)]
+    if has_signs:
+        signs = ("!" if point.error else "✗" if point.success is False else " " for point in points)
+        lines.append(_labeled("", "".join(signs), "bad"))
+    if rates := moving_success_rate(successes, SUCCESS_RATE_WINDOW):
+        left = iter(rates)
+        aligned = [None if point.error or point.success is None else next(left) for point in points]
+        lines.append(_labeled(format_percent(100 * rates[-1]), sparkline(aligned, room, 1.0), "good"))
+    return lines
+
+
+def _plotted(point: RewardPoint) -> float:
+    return 0.0 if point.error or point.reward is None else point.reward
 
 
 def _labeled(label: str, columns: str, tone: Tone) -> list[Cell]:

@@ -196,6 +196,11 @@ def agentgym_text(means: AgentGymMeans) -> str:
 def histogram_lines(histogram: Histogram | None) -> list[Line]:
     if histogram is None:
         return [[Cell("no scored episodes", "dim")]]
+    if histogram.rewards:
+        rewards = " · ".join(map(format_reward, histogram.rewards))
+        newest = ", the newest last" if len(histogram.rewards) > 1 else ""
+        count = pluralize(len(histogram.rewards), "scored episode")
+        return [[Cell(f"rewards of {count}{newest}: ", "dim"), Cell(rewards, "accent")]]
     counts = histogram.counts
     bars = [
         "".join((column if n else " ") * _BIN_WIDTH for column, n in zip(line, counts, strict=True))

@@ -144,27 +144,24 @@ def _reward_point(episode: Episode | EpisodeRow) -> RewardPoint:
     )
 
 
-def rated_points(points: Iterable[RewardPoint]) -> list[RewardPoint]:
-    return _comparable([point for point in points if point.rated])
+def counted_points(points: Iterable[RewardPoint]) -> list[RewardPoint]:
+    """Return the points of models that are rated or errors, or those of the newest agent where none has a model."""
+    counted = [point for point in points if point.rated or point.error]
+    return [point for point in counted if point.model is not None] or [
+        point for point in counted if point.agent == counted[-1].agent
+    ]
 
 
 def _count_successes(env: EnvironmentState, points: Sequence[RewardPoint]) -> None:
     """Set the last reward and the success counts: of models, or of the newest baseline where no model has any."""
     env.last_reward = next((point.reward for point in reversed(points) if not point.error), None)
     env.unscored = any(point.unscored for point in points)
-    counted = _comparable([point for point in points if point.rated or point.error])
+    counted = counted_points(points)
     rated = [point for point in counted if point.rated and point.success is not None]
     env.n_rated, env.n_success = len(rated), sum(bool(point.success) for point in rated)
     env.n_errors = sum(point.error for point in counted)
     env.baseline = counted[-1].agent if counted and counted[-1].model is None else None
     env.n_players = len({(point.agent, point.model) for point in rated})
-
-
-def _comparable(points: list[RewardPoint]) -> list[RewardPoint]:
-    """Return the points of models, or those of the newest agent where none has a model."""
-    return [point for point in points if point.model is not None] or [
-        point for point in points if point.agent == points[-1].agent
-    ]
 
 
 class EndpointState(msgspec.Struct):

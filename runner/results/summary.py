@@ -23,6 +23,7 @@ IS_RATED = f"outcome NOT IN ({_UNRATED_LIST}) AND NOT unscored"
 MAX_LAST_RATES = 12
 """Number of batches whose success rates a row has."""
 N_BINS = 20
+MAX_LISTED = 5  # number of rewards that are listed as they are
 
 
 class ResultSource(Protocol):
@@ -365,6 +366,8 @@ class Histogram(msgspec.Struct, frozen=True):
     low: float
     high: float
     counts: list[int]
+    rewards: list[float] = []
+    """All of them, the newest last, if there are at most ``MAX_LISTED``."""
 
 
 def reward_histogram(source: ResultSource, selection: Selection) -> Histogram | None:
@@ -374,15 +377,18 @@ def reward_histogram(source: ResultSource, selection: Selection) -> Histogram | 
     ((least, most),) = source.select(f"SELECT min(reward), max(reward) {rated}", parameters)
     if least is None:
         return None
-    counts = [0] * N_BINS
+    counts, rewards = [0] * N_BINS, list[float]()
     try:
         low, high = min(_reward(least), 0.0), max(_reward(most), 1.0)
         query = f"SELECT {_BIN} AS bin, count(*) {rated} GROUP BY bin"
         for number, count in source.select(query, {**parameters, "low": low, "high": high, "n": N_BINS}):
             counts[msgspec.convert(number, int)] = count
+        if sum(counts) <= MAX_LISTED:
+            listed = source.select(f"SELECT reward {rated} ORDER BY episode_id", parameters)
+            rewards = [_reward(each) for (each,) in listed]
     except (ValueError, OverflowError) as exc:
         raise source.unusable(exc) from exc
-    return Histogram(low, high, counts)
+    return Histogram(low, high, counts, rewards)
 
 
 def _reward(value: object) -> float:

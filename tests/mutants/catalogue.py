@@ -646,8 +646,8 @@ MUTANTS = (
     _mutant(
         "miscounted",
         "agentgym_tui/state/servers.py",
-        "    counted = _comparable([point for point in points if point.rated or point.error])",
-        "    counted = _comparable(list(points))",
+        "    counted = counted_points(points)",
+        "    counted = list(points)",
         "tui/state",
         "tui/presenters",
     ),

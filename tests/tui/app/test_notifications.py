@@ -224,7 +224,7 @@ def rows_that_are_read(app: Console) -> Iterator[Region]:
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)])
 @pytest.mark.parametrize("text", ["one row", "word " * 99])
-async def test_a_reply_stands_at_the_top_right_and_covers_nothing_that_is_read(size: tuple[int, int], text: str) -> None:
+async def test_a_reply_at_the_top_right_covers_nothing_that_is_read(size: tuple[int, int], text: str) -> None:
     app = console_app(session_with_messages("agentgym.a", "orders.eu"))
     async with app.run_test(size=size, notifications=True) as pilot:
         for keys in ("1", "2", "2 f", "2 escape enter", "3", "5", "6", "7", "7 t"):

@@ -38,25 +38,43 @@ def test_a_message_shows_neither_a_secret_nor_a_control_character() -> None:
 
 
 def test_rewards_are_drawn_as_columns_above_the_success_rate() -> None:
-    points = [RewardPoint(str(n), n / 4, n == 4, True, "react", "m") for n in range(5)]
+    points = [RewardPoint(str(n), n / 5, n == 5, True, "react", "m") for n in range(6)]
     shown = line_texts(reward_lines(points, 20, 4))
-    assert shown == ["      1    ▄█", "      0 ▁▄███", "    20% ▁▁▁▁▂", "5 episodes"]
-    assert line_texts(reward_lines(points, 11, 4))[-1] == "newest 3"
+    assert shown == ["      1    ▂▅█", "      0 ▁▃▆███", "    17% ▁▁▁▁▁▁", "6 episodes"]
+    failed = points[1]._replace(reward=None, success=None, rated=False, error=True)
+    shown = line_texts(reward_lines([points[0], failed, *points[2:]], 60, 5))
+    assert shown[2:4] == ["        ✗!✗✗✗ ", "    20% ▁ ▁▁▁▂"]
+    assert shown[4] == "6 episodes · success 20% of last 5 · ! 1 error"
+    assert line_texts(reward_lines(points, 14, 4))[-1] == "6 episodes"
     assert line_texts(reward_lines(points * 9, 40, 4))[-1].startswith("newest 32 · success ")
     assert len(reward_lines(points, 20, 2)) == 2
     assert reward_lines(points, 20, 0) == []
-    assert "no scored episodes yet" in line_texts(reward_lines([], 40, 4))
     baselines = [point._replace(agent="oracle", model=None) for point in points]
-    assert line_texts(reward_lines(baselines[-1:], 60, 4))[-1].startswith("1 episode · oracle ·")
     others = [point._replace(agent="random", reward=9.0) for point in baselines]
     assert line_texts(reward_lines([*others, *baselines], 40, 4)) == line_texts(reward_lines(baselines, 40, 4))
     models = [*points, points[0]._replace(model="other")]
-    assert line_texts(reward_lines(models, 60, 4))[-1].startswith("6 episodes · mixed ·")
-    unrated = [point._replace(rated=False) for point in points]
-    assert line_texts(reward_lines(unrated, 40, 4)) == ["no scored episodes yet"]
+    assert line_texts(reward_lines(models, 60, 4))[-1].startswith("7 episodes · mixed ·")
     unknown = [point._replace(success=None) for point in points]
-    assert line_texts(reward_lines(unknown, 40, 4))[-1] == "5 episodes · success unknown"
-    assert "of last 5" in line_texts(reward_lines([*unknown, *points], 40, 4))[-1]
+    assert line_texts(reward_lines(unknown, 40, 4))[-1] == "6 episodes · success unknown"
+    assert "of last 6" in line_texts(reward_lines([*unknown, *points], 40, 4))[-1]
+
+
+def test_a_few_rewards_have_a_row_each_with_what_came_of_the_episode() -> None:
+    won, lost = RewardPoint("0", 1.0, True, True, "react", "m"), RewardPoint("1", 0.5, False, True, "react", "m")
+    error = RewardPoint("2", None, None, False, "react", "m", error=True)
+    assert line_texts(reward_lines([won, lost, error, lost._replace(success=None)], 41, 6)) == [
+        "      1 ✓ success    ████████████████████",
+        "    0.5 ✗ no success ██████████",
+        "        ! error      ",
+        "    0.5 ? unknown    ██████████",
+        "4 episodes · success 50% of last 2",
+    ]
+    assert line_texts(reward_lines([won, error], 60, 6))[-1] == "2 episodes · success 100% of last 1 · ! 1 error"
+    assert line_texts(reward_lines([won, lost], 20, 2))[0].strip() == "0.5 ✗ no success"
+    baseline = lost._replace(agent="oracle", model=None)
+    assert line_texts(reward_lines([baseline], 60, 4))[-1].startswith("1 episode · oracle ·")
+    assert line_texts(reward_lines([won._replace(rated=False)], 40, 4)) == ["no scored episodes yet"]
+    assert line_texts(reward_lines([], 40, 4)) == ["no scored episodes yet"]
 
 
 @pytest.mark.parametrize(

@@ -125,3 +125,8 @@ def test_what_a_cluster_quotes_is_safe_in_every_line() -> None:
 
 def test_a_secret_in_the_name_of_a_model_is_masked() -> None:
     assert model_cell("http://user:hunter2@host/v1").text == "http://***@host/v1"
+
+
+def test_a_few_rewards_are_listed_instead() -> None:
+    lines = histogram_lines(Histogram(0.0, 1.0, [1, 0, 2], [1.0, 0.25, 0.75]))
+    assert [line_text(line) for line in lines] == ["rewards of 3 scored episodes, the newest last: 1 · 0.25 · 0.75"]
