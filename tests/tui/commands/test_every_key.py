@@ -332,7 +332,7 @@ SEQUENCES = {
     "growing results": KeySequence(
         growing_files,
         "Results ·",
-        [KeyPress("results.reload", "ctrl+r", lambda app: screen_text(app).partition("\n")[0])],
+        [KeyPress("results.reload", "ctrl+r", lambda app: screen_text(app).split("\n")[1])],
         ("7",),
     ),
     "text hits": KeySequence(
