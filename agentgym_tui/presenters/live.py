@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from agentgym_tui.presenters.cells import (
@@ -155,9 +156,19 @@ def environments_title(store: RunStore, selected: str, width: int) -> Line:
     return justify(name, note, width)
 
 
-def steps_title(store: RunStore, episode: Episode | None, key: str, width: int) -> Line:
-    note = (_not_following(key) or [Cell("following", "dim")]) if episode else []
-    return justify(episode_line(store, episode, max(width - line_width(note) - 2 * bool(note), 0)), note, width)
+def steps_title(store: RunStore, episode: Episode | None, key: str, width: int, open_key: str = "") -> Line:
+    """Describe the episode and whether its steps are followed; ``open_key`` opens the last one of an idle node."""
+    following = [Cell(f"{open_key} here opens it" if open_key else "following", "dim")]
+    note = (_not_following(key) or following) if episode else []
+    last = [Cell("last episode", "accent"), SEPARATOR] if open_key else []
+    room = max(width - line_width([*last, *note]) - 2 * bool(note), 0)
+    return justify([*last, *episode_line(store, episode, room)], note, width)
+
+
+def is_idle(store: RunStore, episode: Episode | None) -> bool:
+    """Return whether ``episode`` has ended and no batch runs or waits."""
+    batches = store.batch_registry
+    return episode is not None and not episode.running and batches.active() is None and not batches.n_waiting
 
 
 def transcript_title(episode: Episode, index: int, key: str, width: int, waiting_s: float | None = None) -> Line:
@@ -186,9 +197,12 @@ def notice_line(notice: FeedNotice | None, width: int) -> Line:
 
 def justify(left: Line, right: Line, width: int) -> Line:
     """Return a line of ``width`` columns with ``left``, cut if need be, at the start and ``right`` at the end."""
-    room = width - line_width(right)
-    shown = join_parts([left], room)
-    return [*shown, Cell(" " * max(room - line_width(shown), 0)), *right]
+    return [*fit_line(left, width - line_width(right)), *right]
+
+
+def fit_line(line: Line, width: int) -> Line:
+    shown = join_parts([line], width)
+    return [*shown, Cell(" " * max(width - line_width(shown), 0))]
 
 
 def _title(name: str, text: str) -> list[Cell]:
@@ -335,6 +349,7 @@ _WATCH_STEPS: Final = (
 )
 """What to do where a bus cannot be reached, and the effect."""
 MAX_ENVS, MAX_MODELS = 12, 4
+MIN_EFFECT: Final = 10
 MAX_ROWS: Final = 12  # rows of one missing item or reason
 
 
@@ -347,29 +362,44 @@ class MissingItem(NamedTuple):
     tone: Tone = "warn"
 
 
-def welcome_lines(store: RunStore, width: int, key: Callable[[str], str], read_only: str = "") -> list[Line]:
-    """Return the lines shown while there is no episode to watch; ``read_only``: why no run can be started, or ""."""
+def welcome_lines(
+    store: RunStore, width: int, key: Callable[[str], str], read_only: str = "", *, is_brief: bool = False
+) -> list[Line]:
+    """Return the lines shown while nothing runs; ``read_only``: why no run can be started, or ""."""
     keys = KEYS if not read_only else READ_ONLY_KEYS if store.link.status == "none" else BUS_KEYS
-    intro: list[Line] = [
-        [Cell(_headline(store, key, read_only), "head")],
-        *(key_line(key(id), help_text) for id, help_text in keys),
-    ]
+    intro: list[Line] = [key_line(key(id), help_text) for id, help_text in keys]
     if read_only:
         intro += [[Cell(row, "dim")] for row in wrap_text(masked_line(read_only), width, MAX_ROWS)]
     items = [*_link_items(store, key, read_only), *_missing_items(store, key, read_only)]
-    missing = [[Cell("Missing", "head")], *(row for each in items for row in _item_lines(each, width))]
+    rows = [row for each in items for row in _item_lines(each, width)]
+    missing = rows if is_brief else [[Cell("Missing", "head")], *rows]
+    if is_brief:
+        return [*missing, *intro] if store.link.status == "failed" else [*intro, *missing]
     if store.link.status == "failed":
         return [*missing, (), *intro]
     return [*intro, (), *missing] if items else intro
 
 
+def beside(left: Sequence[Line], right: Sequence[Line], width: int) -> list[Line]:
+    """Return both texts in two columns of the same width."""
+    columns = [[fit_line(line, width // 2) for line in lines] for lines in (left, right)]
+    blank = fit_line((), width // 2)
+    return [[*first, *second] for first, second in zip_longest(*columns, fillvalue=blank)]
+
+
+def screen_lines(screens: Sequence[tuple[str, str]]) -> list[Line]:
+    return [[Cell("Screens", "head")], *(key_line(key, help_text) for key, help_text in screens)]
+
+
+def welcome_title(store: RunStore, key: Callable[[str], str], read_only: str, width: int) -> Line:
+    return justify(_title("Welcome", _headline(store, key, read_only)), [], width)
+
+
 def _headline(store: RunStore, key: Callable[[str], str], read_only: str) -> str:
-    ending = ". Press" if not read_only else ". Available keys:"
     if store.n_stored:
-        stored = pluralize(store.n_stored, "stored episode")
-        return f"Nothing is running; {key('app.episodes')} lists {stored}{ending}"
+        return f"Nothing is running; {key('app.episodes')} lists {pluralize(store.n_stored, 'stored episode')}"
     unknown = "No messages yet" if read_only else "Nothing is running yet"
-    return (unknown if store.n_stored is None else "Nothing has been run yet") + ending
+    return unknown if store.n_stored is None else "Nothing has been run yet"
 
 
 def _link_items(store: RunStore, key: Callable[[str], str], read_only: str) -> Iterator[MissingItem]:
@@ -398,8 +428,11 @@ def _missing_items(store: RunStore, key: Callable[[str], str], read_only: str) -
         yield MissingItem(f"model {masked_line(name, 60)}{causes}", *oracle)
     if store.nodes and not store.endpoints and not read_only:
         yield MissingItem("no model checked yet", *oracle)
+    by_cause: dict[str, list[str]] = {}
     for env in [env for env in store.envs.values() if env.status in ("down", "wrong")][:MAX_ENVS]:
-        yield MissingItem(f"{env.name}{_cause_suffix(env.cause or env.status)}", "agentgym-runner --list-envs")
+        by_cause.setdefault(_cause_suffix(env.cause or env.status), []).append(masked_line(env.name))
+    for cause, names in by_cause.items():
+        yield MissingItem(f"{', '.join(names)}{cause}", "agentgym-runner --list-envs")
 
 
 def _cause_suffix(cause: str | None) -> str:
@@ -410,8 +443,11 @@ def _item_lines(missing: MissingItem, width: int) -> list[Line]:
     """Return the text of a missing item, with the command on the last line if it fits, else on an additional line."""
     rows: list[Line] = [[Cell("  "), Cell(row, missing.tone)] for row in wrap_text(missing.text, width - 2, MAX_ROWS)]
     if missing.command:
-        effect = [Cell(f"  {missing.effect}", "dim")] if missing.effect else []
-        command = [Cell("  → ", "dim"), Cell(missing.command, "accent"), *effect]
-        fits = bool(rows) and line_width([*rows[-1], *command]) <= width
+        command = [Cell("  → ", "dim"), Cell(missing.command, "accent"), Cell("  ")]
+        indent = line_width(command) + 2
+        effect, *more = wrap_text(missing.effect, max(width - indent, MIN_EFFECT), MAX_ROWS) or [""]
+        command.append(Cell(effect, "dim"))
+        fits = bool(rows) and not more and line_width([*rows[-1], *command]) <= width
         rows[len(rows) - fits :] = [[*(rows[-1] if fits else [Cell("  ")]), *command]]
+        rows += [[Cell(" " * indent), Cell(row, "dim")] for row in more]
     return rows

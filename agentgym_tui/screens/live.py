@@ -10,7 +10,7 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from agentgym_tui.commands import Registry, keymap_of
+from agentgym_tui.commands import SCREENS, Registry, keymap_of
 from agentgym_tui.config import UiState
 from agentgym_tui.presenters.bottleneck import present_bottleneck
 from agentgym_tui.presenters.cells import LIST_MARGIN, SEPARATOR, Cell, Line
@@ -18,13 +18,17 @@ from agentgym_tui.presenters.episode_facts import bottleneck_line, ended_step, s
 from agentgym_tui.presenters.live import (
     ENV_COLUMNS,
     EnvironmentRows,
+    beside,
     environments_title,
+    is_idle,
     notice_line,
     rewards_title,
+    screen_lines,
     steps_title,
     trace_title,
     transcript_title,
     welcome_lines,
+    welcome_title,
 )
 from agentgym_tui.presenters.machine import MachineView, machine_summary
 from agentgym_tui.presenters.run_rows import ended_line
@@ -34,7 +38,7 @@ from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, RunControl, ScreenContext, SessionScreen, needs_node
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.run_commands import MAX_TOAST_CHARS, unfinished_batches
-from agentgym_tui.sessions.session import EpisodeLoadError, load_episode
+from agentgym_tui.sessions.session import EpisodeLoadError, Session, load_episode
 from agentgym_tui.state.batches import BatchRun
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import RunStore
@@ -138,7 +142,8 @@ class StepsPane(LivePane):
         super().__init__(self.table)
 
     def title(self, live: LivePanes, width: int) -> Line:
-        return steps_title(live.store, live.episode, self.follow_key(live), width)
+        open_key = live.key("live.open") if live.shows_last else ""
+        return steps_title(live.store, live.episode, self.follow_key(live), width, open_key)
 
     def version(self, live: LivePanes) -> object:
         return live.episode and (live.episode.episode_id, live.episode.version)
@@ -223,21 +228,21 @@ class RewardsPane(LivePane):
 
 
 class WelcomePane(LivePane):
-    """The keys to press and what is missing, while there is no episode to watch."""
+    """The keys to press and what is missing, while nothing runs."""
 
     def __init__(self, ui_state: UiState) -> None:
         self.text = WrappedText(lambda width: [], id="welcome")
         super().__init__(self.text)
 
     def title(self, live: LivePanes, width: int) -> Line:
-        return [Cell("Welcome", "head")]
+        return welcome_title(live.store, live.key, live.session.read_only, width)
 
     def version(self, live: LivePanes) -> object:
-        return live.store.version if live.episode is None else None
+        return live.store.version if live.shows_welcome else None
 
     def update(self, live: LivePanes) -> None:
-        if live.episode is None:
-            self.text.set_lines(lambda width: welcome_lines(live.store, width, live.key, live.read_only))
+        if live.shows_welcome:
+            self.text.set_lines(live.welcome)
 
 
 class PaneSpec(NamedTuple):
@@ -257,11 +262,12 @@ _ENVIRONMENTS_SHARES: Final = (
     Share("environments-pane", "live.narrow.environments", "height", 15, 60, "-narrow"),
 )
 _TRACE_SHARES: Final = (Share("trace-pane", "live.wide.trace", "height", 10, 45, "-wide"),)
+_WELCOME_SHARES: Final = (Share("welcome-pane", "live.welcome", "height", 10, 60),)
 _REWARDS_SHARES: Final = (Share("rewards-pane", "live.wide.rewards", "height", 10, 80, "-wide"),)
 LIVE_PANES: Final = Registry(
     PaneSpec(ENVIRONMENTS_KEY, "left", EnvironmentsPane, shares=_ENVIRONMENTS_SHARES),
     PaneSpec("steps", "left", StepsPane),
-    PaneSpec("welcome", "right", WelcomePane),
+    PaneSpec("welcome", "right", WelcomePane, shares=_WELCOME_SHARES),
     PaneSpec("transcript", "right", TranscriptPane, takes_turns=True),
     PaneSpec(WORLD_KEY, "right", WorldPane, takes_turns=True),
     PaneSpec("trace", "left", TracePane, takes_turns=True, shares=_TRACE_SHARES),
@@ -283,14 +289,13 @@ class LivePanes(Split):
     Those that need an episode are mounted with the first one: the first paint has only what an empty screen shows.
     """
 
-    def __init__(self, store: RunStore, read_only: str, ui_state: UiState) -> None:
+    def __init__(self, session: Session, ui_state: UiState) -> None:
         shares = live_shares()
         super().__init__(shares, ui_state.sizes, classes="-empty")
-        self.store, self._ui_state = store, ui_state
-        self.read_only = read_only  # why this console cannot start runs, "" if it can
+        self.session, self.store, self._ui_state = session, session.store, ui_state
         self.episode: Episode | None = None
         self.selected_env = self.plotted_env = ""  # the one under the cursor, and the one whose rewards are shown
-        self._n_envs = 0
+        self._n_rows = (0, 0)  # of the panes with heights of their own
         self._panes = {spec.id: spec.factory(ui_state) for spec in LIVE_PANES}
         self._environments, self._steps = self._pane(EnvironmentsPane), self._pane(StepsPane)
         self._transcript, self._world = self._pane(TranscriptPane), self._pane(WorldPane)
@@ -321,10 +326,12 @@ class LivePanes(Split):
             for side in (self._left, self._right):
                 panes = [self._panes[spec.id] for spec in LIVE_PANES if spec.side == side.id]
                 side.mount(*(pane for pane in panes if pane not in (self._environments, self._welcome)))
-        if self.has_class("-empty") != (episode is None):
+        is_new = (episode is None, is_idle(self.store, episode))
+        if (self.has_class("-empty"), self.has_class("-idle")) != is_new:
             if self._welcome.has_focus_within:
                 self.screen.set_focus(self.steps)
-            self.set_class(episode is None, "-empty")
+            for name, has_class in zip(("-empty", "-idle"), is_new, strict=True):
+                self.set_class(has_class, name)
             unzoom(self.screen)
             self.fit()
         if episode is not None and (previous is None or previous.episode_id != episode.episode_id):
@@ -332,9 +339,38 @@ class LivePanes(Split):
         for pane in self._panes.values():
             if pane.is_attached:
                 pane.draw(self)
-        if (n_envs := len(self.store.envs)) != self._n_envs:
-            self._n_envs = n_envs
+        if (n_rows := (len(self.store.envs), self._n_welcome_rows)) != self._n_rows:
+            self._n_rows = n_rows
             self.fit()
+
+    @property
+    def shows_last(self) -> bool:
+        """Whether the episode is the last one of an idle node, or was stored before this console started."""
+        episode, store = self.episode, self.store
+        return episode is not None and (is_idle(store, episode) or episode.episode_id not in store.episodes)
+
+    @property
+    def shows_welcome(self) -> bool:
+        return self.episode is None or self.has_class("-idle")
+
+    def welcome(self, width: int) -> list[Line]:
+        """Return what is shown while nothing runs; without an episode there is room for the other screens, too."""
+        is_brief, is_wide = self.episode is not None, width >= WIDTH_BREAKPOINTS[1][0] - LIST_MARGIN
+        left_width = width if is_brief or not is_wide else width // 2
+        lines = welcome_lines(self.store, left_width, self.key, self.session.read_only, is_brief=is_brief)
+        if is_brief:
+            return lines
+        known = (screen for screen in SCREENS if screen.available.is_met(self.session))
+        screens = screen_lines([(self.key(screen.command.id), screen.command.help) for screen in known])
+        return beside(lines, screens, width) if is_wide else [*lines, (), *screens]
+
+    @property
+    def _n_welcome_rows(self) -> int:
+        """Rows of the welcome beside an episode, with its title."""
+        if self.episode is None or not self.has_class("-idle"):
+            return 0
+        n_lines = len(self.welcome(self._right.size.width - LIST_MARGIN)) + 1
+        return min(n_lines, max(5, self.size.height // 4))
 
     def draw_waiting(self) -> None:
         """Draw again for how long the endpoint of the watched episode has sent nothing."""
@@ -423,6 +459,7 @@ class LivePanes(Split):
         self.fixed = is_empty or (self.has_class("-turn-left") and self.screen.has_class("-narrow"))
         n_rows = max(4, min(len(self.store.envs) + 2, self.size.height // (2 if is_empty else 4)))
         self._left.default_sizes = {"environments-pane": n_rows}
+        self._right.default_sizes = {"welcome-pane": n} if (n := self._n_welcome_rows) else {}
         super().fit()
         for side in (self._left, self._right):
             side.fixed = is_empty
@@ -492,7 +529,7 @@ class LiveScreen(SessionScreen):
         self._episode: Episode | None = None
         self._loaded_id = self._started_id = ""
         self._loaded: Episode | None = None
-        self._panes = LivePanes(self.session.store, self.session.read_only, self.ui_state)
+        self._panes = LivePanes(self.session, self.ui_state)
         self._status, self._progress = StaticLines(id="status"), StaticLines(id="progress")
 
     def compose(self) -> ComposeResult:
@@ -615,21 +652,25 @@ class LiveScreen(SessionScreen):
         self.draw(self.session.store)
 
     def _with_steps(self, episode: Episode | None) -> Episode | None:
-        """Return the episode; one that ended before the console saw its steps is replaced by its file once loaded."""
-        if episode is None or episode.running or episode.steps or not episode.rounds:
+        """Return the episode, or the newest stored one.
+
+        One that ended before the console saw its steps is replaced by its file once loaded.
+        """
+        id = self.session.store.newest_stored if episode is None else episode.episode_id
+        if not id or (episode is not None and (episode.running or episode.steps or not episode.rounds)):
             return episode
-        if self._loaded_id != episode.episode_id:
-            self._loaded_id, self._loaded = episode.episode_id, None
-            start_worker(self, partial(self._load, episode), group="file", exclusive=True)
+        if self._loaded_id != id:
+            self._loaded_id, self._loaded = id, None
+            start_worker(self, partial(self._load, id, episode), group="file", exclusive=True)
         return self._loaded or episode
 
-    async def _load(self, episode: Episode) -> None:
+    async def _load(self, id: str, episode: Episode | None) -> None:
         try:
-            loaded = (await load_episode(self.session, None, episode.episode_id)).episode
+            loaded = (await load_episode(self.session, None, id)).episode
         except EpisodeLoadError:  # the outcome stays visible, and opening the episode shows the reason
             return
-        if loaded is not episode and self._loaded_id == episode.episode_id:
-            loaded.version = episode.version + 1
+        if loaded is not episode and self._loaded_id == id:
+            loaded.version = (0 if episode is None else episode.version) + 1
             self._loaded = loaded
             self.draw(self.session.store)
 

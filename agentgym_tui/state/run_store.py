@@ -117,6 +117,7 @@ class RunStore:
     Attributes:
         n_malformed: messages and live items that could not be decoded or have no valid episode id.
         n_stored: index rows received; None before the first.
+        newest_stored: id of the newest of them; "" before the first.
         n_unlisted: batches with stored episodes that ``batches`` lacks.
         tags: by id of the episode; untrusted text. Each change replaces the mapping.
         marked_episode: id of the episode that the next one is compared with; "" without one.
@@ -137,6 +138,7 @@ class RunStore:
         self._profile_currency = self.marked_episode = ""
         self.tags: Mapping[str, Sequence[str]] = {}
         self.n_stored: int | None = None
+        self.newest_stored = ""
         self.read_progress: ReadProgress | None = None
         self.version = self.n_ended = self.n_unlisted = self.n_items = self.n_malformed = self._n_queue_items = 0
         self.now, self.trends = now, Trends()
@@ -305,6 +307,7 @@ class RunStore:
             self.episode_registry.apply_stored(row)
         self.env_registry.add_ended(rows)
         self.n_stored = (self.n_stored or 0) + len(rows)
+        self.newest_stored = max([self.newest_stored, *(row.episode_id for row in rows)])
         self.n_ended += 1  # also without rows: unreadable files may have been found
         self._commit()
 

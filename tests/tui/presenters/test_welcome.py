@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from agentgym_tui.commands import COMMANDS, Keymap
-from agentgym_tui.presenters.live import KEYS, READ_ONLY_KEYS, welcome_lines
+from agentgym_tui.presenters.live import KEYS, READ_ONLY_KEYS, welcome_lines, welcome_title
 from agentgym_tui.presenters.status_line import status_lines
 from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
@@ -25,19 +25,37 @@ def test_the_welcome_lists_keys_and_missing_parts() -> None:
         "  b  run all environments of a tier",
     ]
     assert any("→ f4  choose the oracle agent" in each for each in shown)
-    assert any("ALFWorld: not installed" in each and "agentgym-runner --list-envs" in each for each in shown)
+    assert "  ALFWorld, SQLGym, WebShop: not installed  → agentgym-runner --list-envs" in [each.rstrip() for each in shown]
     assert any("no model checked yet" in each and "oracle" in each for each in shown)
     assert next(each for each in shown if "no model" in each or "ALFWorld" in each).startswith("  no model")
 
 
 def test_the_welcome_headline_counts_stored_episodes() -> None:
     store = empty_store()
-    assert line_text(welcome_lines(store, 80, Keymap().key)[0]).startswith("Nothing is running yet")
-    store.apply_stored([])
-    assert line_text(welcome_lines(store, 80, Keymap().key)[0]).startswith("Nothing has been run yet")
-    store.apply_stored([row(0)])
-    headline = line_text(welcome_lines(store, 80, Keymap().key)[0])
-    assert headline == "Nothing is running; 2 lists 1 stored episode. Press"
+    headlines = []
+    for rows in (None, [], [row(0)]):
+        if rows is not None:
+            store.apply_stored(rows)
+        headlines.append(line_text(welcome_title(store, Keymap().key, "", 80)).strip())
+    assert headlines == [
+        "Welcome · Nothing is running yet",
+        "Welcome · Nothing has been run yet",
+        "Welcome · Nothing is running; 2 lists 1 stored episode",
+    ]
+
+
+def test_a_brief_welcome_has_the_keys_and_then_what_is_missing_in_rows_that_fit() -> None:
+    shown = line_texts(welcome_lines(empty_store(), 50, Keymap().key, is_brief=True))
+    assert [each.strip() for each in shown] == [
+        "r  run the selected environment once",
+        "R  choose what to run and how",
+        "b  run all environments of a tier",
+        "no model checked yet",
+        "→ R  choose the oracle agent: no model needed",
+        "· your own model: ^o",
+        "ALFWorld, SQLGym, WebShop: not installed",
+        "→ agentgym-runner --list-envs",
+    ]
 
 
 CAUSE = (
@@ -66,7 +84,7 @@ def test_the_complete_cause_of_a_failure_is_shown(width: int) -> None:
 def test_a_read_only_welcome_offers_no_forbidden_action() -> None:
     store = RunStore()
     store.set_link(BusLink(status="failed", cause="no node has run in /tmp/x; name a bus with --nats"))
-    shown = line_texts(welcome_lines(store, 80, Keymap().key, "watching only"))
+    shown = line_texts(welcome_lines(store, 90, Keymap().key, "watching only"))
     assert [each.strip() for each in shown if "→" in each] == [
         "→ ssh -NL PORT:127.0.0.1:PORT HOST  PORT of `agentgym-runner nats-info` there",
         "→ NATS_USER, NATS_PASSWORD  from its credential file, or of your site's broker",
