@@ -397,7 +397,7 @@ def welcome_title(store: RunStore, key: Callable[[str], str], read_only: str, wi
 
 def _headline(store: RunStore, key: Callable[[str], str], read_only: str) -> str:
     if store.n_stored:
-        return f"Nothing is running; {key('app.episodes')} lists {pluralize(store.n_stored, 'stored episode')}"
+        return f"{key('app.episodes')} lists {pluralize(store.n_stored, 'stored episode')}"
     unknown = "No messages yet" if read_only else "Nothing is running yet"
     return unknown if store.n_stored is None else "Nothing has been run yet"
 

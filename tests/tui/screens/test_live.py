@@ -32,6 +32,7 @@ from tests.support.console.fake_session import (
 )
 from tests.support.console.pilot import (
     console_app,
+    console_pilot,
     screen_text,
     wait_for_no_text,
     wait_for_text,
@@ -42,6 +43,7 @@ from tests.support.console.pilot import (
 from tests.support.console.samples import (
     HOSTILE,
     batch_id,
+    batch_state,
     busy_store,
     completed,
     durable,
@@ -52,6 +54,8 @@ from tests.support.console.samples import (
     episode_items,
     hostile_episode,
     live,
+    node_list,
+    row,
     started,
     timestep,
     token,
@@ -304,6 +308,38 @@ async def test_notices_are_shown_when_no_batch_runs() -> None:
         await wait_for_text(pilot, "Welcome")
         session.store.apply_events([Notice(kind="gap", text="a stream was deleted", count=3)])
         await wait_for_text(pilot, "a stream was deleted (3)")
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_an_idle_node_shows_its_last_episode_and_how_to_begin(size: tuple[int, int]) -> None:
+    session = empty_session()
+    session.store.apply_stored([row(2), row(1)])
+    session.store.apply_stored([row(0)])
+    async with console_pilot(session, size) as pilot:
+        await wait_for_text(pilot, "last episode · Wordle task 2", "observation 3", "2 lists 3 stored episodes")
+        await wait_for_text(pilot, "r  run the selected", "R  choose what", "b  run all", "no model")
+        await pilot.press("tab", "enter")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "the episode")
+        await pilot.press("escape")
+        session.store.apply_list(node_list(batch_state(0, "queued")))
+        await wait_for_no_text(pilot, "Welcome")
+        await wait_for_text(pilot, "last episode · Wordle task 2")
+        session.store.apply_events([live(started(9), timestep(9, 0))])
+        await wait_for_text(pilot, "Wordle task 9", "following")
+        assert "last episode" not in screen_text(pilot.app)
+        session.store.apply_events([live(ended(9, 2))])
+        session.store.apply_list(node_list(batch_state(0, "completed")))
+        await wait_for_text(pilot, "last episode · Wordle task 9", "Welcome · 2 lists 3")
+
+
+async def test_a_last_episode_that_cannot_be_read_leaves_the_welcome() -> None:
+    session = empty_session()
+    session.fake_library.damaged[episode_id(2)] = "the disk is gone"
+    session.store.apply_stored([row(2)])
+    async with console_pilot(session) as pilot:
+        await wait_for_text(pilot, "2 lists 1 stored episode", "Screens")
+        await wait_until(pilot, lambda: session.fake_library.loaded == [episode_id(2)], "the attempt to read it")
+        assert "last episode" not in screen_text(pilot.app)
 
 
 async def test_the_title_shows_the_cause_of_the_selected_environment() -> None:

@@ -76,7 +76,15 @@ def after_keys(*keys: str, texts: tuple[str, ...]) -> RunBefore:
     return run_before
 
 
-@SIZES
+@ALL_SIZES
+def test_live_with_the_last_episode(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    session = empty_session()
+    session.store.apply_stored([row(2), row(1, success=False, outcome=Outcome.FAILURE, reward=0.25), row(0)])
+    before = after_keys(texts=("last episode", "guess 2"))
+    assert snap_compare(console_app(session), terminal_size=size, run_before=before)
+
+
+@ALL_SIZES
 def test_live_empty(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
     before = after_keys(texts=("Nothing is running yet", "not installed"))
     assert snap_compare(console_app(empty_session()), terminal_size=size, run_before=before)
