@@ -467,11 +467,11 @@ def _endpoint_items(view: MachineView, name: str, endpoint: EndpointState) -> It
 def _endpoint_problems(endpoint: EndpointState) -> Iterator[Problem]:
     if endpoint.status in ("down", "wrong", "slow"):
         yield RULES[f"model {endpoint.status}"].found(cause=endpoint.cause, step=endpoint.hint)
+    elif endpoint.rest_s is not None:
+        left, cause = format_time_left(endpoint.rest_s), endpoint.failure or endpoint.cause
+        yield RULES["model rests"].found(left, cause=cause, step=endpoint.hint)
     elif endpoint.failure is not None:
         yield RULES["model failed"].found(cause=endpoint.failure)
-    elif endpoint.rest_s is not None:
-        left = format_time_left(endpoint.rest_s)
-        yield RULES["model rests"].found(left, cause=endpoint.cause, step=endpoint.hint)
 
 
 def _use_items(name: str, endpoint: EndpointState, use: EndpointUse) -> Iterator[Item]:
