@@ -99,9 +99,7 @@ async def pictures() -> dict[str, str]:
     ollama = ModelServer(ThinkingOracle(), behavior=Behavior(token_latency_s=TOKEN_S), models=[FALLBACK])
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="agent-") as folder, gateway, ollama:
         os.environ["OLLAMA_HOST"] = ollama.url
-        profile = Path(folder, "field-runner.yaml")
-        profile.write_text(PROFILE.format(url=gateway.url, model=MODEL, fallback=FALLBACK))
-        session = NodeSession(LaunchOptions(str(profile), f"{folder}/data", NODE), "N")
+        session = NodeSession(LaunchOptions(_write_profile(folder, gateway.url), f"{folder}/data", NODE), "N")
         app = Console(session)
         screenshots: dict[str, str] = {}
         try:
@@ -112,6 +110,12 @@ async def pictures() -> dict[str, str]:
         finally:
             await asyncio.to_thread(_stop_node, Path(folder, "data"))
         return {name: svg.replace(folder, f"{SHOWN_FOLDER:.{len(folder)}}") for name, svg in screenshots.items()}
+
+
+def _write_profile(folder: str, url: str) -> str:
+    path = Path(folder, "field-runner.yaml")
+    path.write_text(PROFILE.format(url=url, model=MODEL, fallback=FALLBACK))
+    return str(path)
 
 
 def _stop_node(data_dir: Path) -> None:

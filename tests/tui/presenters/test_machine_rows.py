@@ -265,6 +265,13 @@ def test_live_names_a_problem_only_where_its_other_parts_do_not() -> None:
     assert line_text(machine_summary(view_of(store), 300)).startswith("✗ 2 problems, press 5: the CPU is at 99%")
 
 
+def test_an_endpoint_that_cools_down_after_its_failure_is_no_failure_while_another_one_answers() -> None:
+    store = samples.streaming_store(fallback=True)
+    assert line_text(machine_summary(view_of(store), 300)) == "✗ 1 problem (key 5)"
+    store.apply_events([live(model_health("gateway", "up", None, rest_s=27.0))])
+    assert line_text(machine_summary(view_of(store), 300)) == "! 1 problem (key 5)"
+
+
 def test_a_gpu_has_its_load_power_temperature_memory_and_processes() -> None:
     store = busy_store()
     machine(3, gpu=[GPU, GpuState(index=1, name="A100", mig=True), GpuState(index=3)])(store)
