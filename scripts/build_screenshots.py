@@ -42,7 +42,7 @@ SHOWN_FOLDER: Final = "/home/you/agent-gym"
 """Path shown instead of the temporary folder's path, cut to the same length."""
 
 ENVS: Final = ("TextCraft", "Wordle", "Maze", "BabyAI")
-N_EPISODES, N_SHOWN = 24, 16
+N_EPISODES, N_SHOWN = 24, 13
 """Tasks per environment, and finished episodes of the last environment at the time of the screenshots."""
 
 UNSOLVED: Final = (("BabyAI", 6), ("BabyAI", 15))

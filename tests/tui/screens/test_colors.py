@@ -22,6 +22,7 @@ from agentgym_tui.sessions.event_reader import EventReader
 from agentgym_tui.state.episode_list import EpisodeList, UnreadableFile
 from agentgym_tui.state.event_log import EventLog, EventQuery
 from agentgym_tui.state.nodes import BusLink
+from agentgym_tui.widgets.lists import LineList, LineRenderer
 from runner.events.codec import encode
 from runner.events.subjects import EPISODE_COMPLETED
 from runner.subscribe.buffer import RawMessage
@@ -29,7 +30,7 @@ from runner.subscribe.messages import Notice
 from runner.types import Outcome
 from tests.support.console.fake_session import FakeEvents, FakeSession
 from tests.support.console.live_items import START, completed
-from tests.support.console.pilot import SIZE, console_app, wait_for_text
+from tests.support.console.pilot import SIZE, console_app, wait_for_text, wait_until
 from tests.support.console.samples import (
     busy_store,
     empty_store,
@@ -49,6 +50,19 @@ async def test_the_configured_theme_is_used(theme: str) -> None:
         assert app.theme == theme
         await pilot.press("2", "question_mark")
         await wait_for_text(pilot, "╭─ Help")
+
+
+@pytest.mark.parametrize("theme", ["textual-dark", "textual-light", "solarized-light", "catppuccin-latte"])
+async def test_the_status_is_first_on_every_screen_and_as_calm_as_what_is_below_it(theme: str) -> None:
+    app = console_app(FakeSession(busy_store()), Settings(theme=theme))
+    async with app.run_test(size=SIZE) as pilot:
+        for key in ("1", "2", "5", "6", "7"):
+            await pilot.press(key)
+            await wait_until(pilot, lambda: bool(app.screen.query("#status")), "the screen")
+            status = app.screen.query_one("#status", LineRenderer)
+            await wait_until(pilot, lambda status=status: bool(status.region), "its layout")  # type: ignore[misc]
+            assert status.region.y == 0
+            assert status.background_colors[1] == app.screen.query(LineList).first().background_colors[1]
 
 
 def run_cells() -> Iterator[Cell]:
