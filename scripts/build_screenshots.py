@@ -57,11 +57,7 @@ id: field-runner-4090
 episode: {{ world: true }}
 agent: {{ api_endpoint: "{url}/v1/chat/completions", model: {model}, local_fallback: "{fallback}", format: tools }}
 environments:
-  lightweight:
-    - {{ name: BabyAI, ram: 110 MiB }}
-    - {{ name: TextCraft, ram: 66 MiB }}
-    - {{ name: Maze, ram: 100 MiB }}
-    - {{ name: Wordle, ram: 100 MiB }}
+  lightweight: [{{ name: BabyAI }}, {{ name: TextCraft }}, {{ name: Maze }}, {{ name: Wordle }}]
 """
 THOUGHT: Final = (
     "I compare the last observation with the goal. What has failed before is ruled out, so two moves are left; "

@@ -349,7 +349,6 @@ _WATCH_STEPS: Final = (
 )
 """What to do where a bus cannot be reached, and the effect."""
 MAX_ENVS, MAX_MODELS = 12, 4
-MIN_EFFECT: Final = 10
 MAX_ROWS: Final = 12  # rows of one missing item or reason
 
 
@@ -372,16 +371,11 @@ def welcome_lines(
         intro += [[Cell(row, "dim")] for row in wrap_text(masked_line(read_only), width, MAX_ROWS)]
     items = [*_link_items(store, key, read_only), *_missing_items(store, key, read_only)]
     rows = [row for each in items for row in _item_lines(each, width)]
-    missing = rows if is_brief else [[Cell("Missing", "head")], *rows]
-    if is_brief:
-        return [*missing, *intro] if store.link.status == "failed" else [*intro, *missing]
-    if store.link.status == "failed":
-        return [*missing, (), *intro]
-    return [*intro, (), *missing] if items else intro
+    heading, gap = ([], []) if is_brief or not items else ([[Cell("Missing", "head")]], [()])
+    return [*heading, *rows, *gap, *intro] if store.link.status == "failed" else [*intro, *gap, *heading, *rows]
 
 
 def beside(left: Sequence[Line], right: Sequence[Line], width: int) -> list[Line]:
-    """Return both texts in two columns of the same width."""
     columns = [[fit_line(line, width // 2) for line in lines] for lines in (left, right)]
     blank = fit_line((), width // 2)
     return [[*first, *second] for first, second in zip_longest(*columns, fillvalue=blank)]
@@ -445,7 +439,7 @@ def _item_lines(missing: MissingItem, width: int) -> list[Line]:
     if missing.command:
         command = [Cell("  → ", "dim"), Cell(missing.command, "accent"), Cell("  ")]
         indent = line_width(command) + 2
-        effect, *more = wrap_text(missing.effect, max(width - indent, MIN_EFFECT), MAX_ROWS) or [""]
+        effect, *more = wrap_text(missing.effect, max(width - indent, 10), MAX_ROWS) or [""]
         command.append(Cell(effect, "dim"))
         fits = bool(rows) and not more and line_width([*rows[-1], *command]) <= width
         rows[len(rows) - fits :] = [[*(rows[-1] if fits else [Cell("  ")]), *command]]

@@ -367,10 +367,9 @@ class LivePanes(Split):
     @property
     def _n_welcome_rows(self) -> int:
         """Rows of the welcome beside an episode, with its title."""
-        if self.episode is None or not self.has_class("-idle"):
+        if not self.has_class("-idle"):
             return 0
-        n_lines = len(self.welcome(self._right.size.width - LIST_MARGIN)) + 1
-        return min(n_lines, max(5, self.size.height // 4))
+        return min(len(self.welcome(self._right.size.width - LIST_MARGIN)) + 1, max(5, self.size.height // 4))
 
     def draw_waiting(self) -> None:
         """Draw again for how long the endpoint of the watched episode has sent nothing."""
