@@ -390,8 +390,9 @@ def welcome_title(store: RunStore, key: Callable[[str], str], read_only: str, wi
 
 
 def _headline(store: RunStore, key: Callable[[str], str], read_only: str) -> str:
-    if store.n_stored:
-        return f"{key('app.episodes')} lists {pluralize(store.n_stored, 'stored episode')}"
+    if store.n_stored or store.episodes:  # the stored ones are counted only at the start
+        n = pluralize(store.n_stored or 0, "stored episode")
+        return f"{key('app.episodes')} lists {'all episodes' if store.episodes else n}"
     unknown = "No messages yet" if read_only else "Nothing is running yet"
     return unknown if store.n_stored is None else "Nothing has been run yet"
 

@@ -329,7 +329,7 @@ async def test_an_idle_node_shows_its_last_episode_and_how_to_begin(size: tuple[
         assert "last episode" not in screen_text(pilot.app)
         session.store.apply_events([live(ended(9, 2))])
         session.store.apply_list(node_list(batch_state(0, "completed")))
-        await wait_for_text(pilot, "last episode · Wordle task 9", "Welcome · 2 lists 3")
+        await wait_for_text(pilot, "last episode · Wordle task 9", "Welcome · 2 lists all episodes")
 
 
 async def test_a_last_episode_that_cannot_be_read_leaves_the_welcome() -> None:
