@@ -267,9 +267,9 @@ def test_live_names_a_problem_only_where_its_other_parts_do_not() -> None:
 
 def test_an_endpoint_that_cools_down_after_its_failure_is_no_failure_while_another_one_answers() -> None:
     store = samples.streaming_store(fallback=True)
-    assert line_text(machine_summary(view_of(store), 300)) == "✗ 1 problem (key 5)"
+    assert line_text(machine_summary(view_of(store), 300)) == "✗ 1 problem, press 5"
     store.apply_events([live(model_health("gateway", "up", None, rest_s=27.0))])
-    assert line_text(machine_summary(view_of(store), 300)) == "! 1 problem (key 5)"
+    assert line_text(machine_summary(view_of(store), 300)) == "! 1 problem, press 5"
 
 
 def test_a_gpu_has_its_load_power_temperature_memory_and_processes() -> None:
