@@ -33,10 +33,12 @@ from agentgym_tui.commands import (
     RESULTS_SCREEN,
     SCREENS,
     AvailableCommand,
+    Command,
     ScreenSpec,
     available_commands,
     bindings,
     keymap_of,
+    known_commands,
 )
 from agentgym_tui.config import Notify, Settings, UiState, problem_summary
 from agentgym_tui.presenters.cells import cut, display_width, wrap_text
@@ -54,6 +56,7 @@ from agentgym_tui.sessions.session import Session, select_episodes
 from agentgym_tui.state.batches import ACTIVE, UNFINISHED
 from agentgym_tui.state.nodes import NodeInfo, ProfileDifference
 from agentgym_tui.state.normalize import as_aware
+from agentgym_tui.terminal import suspend
 from agentgym_tui.textual_compat import (
     OrderedKeysApp,
     add_bindings,
@@ -236,7 +239,8 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
         self._offered: ProfileDifference | None = None
         self._mentioned: set[tuple[str, str]] = set()
         self.keys = self.settings.keys
-        self.theme = self.settings.theme
+        chosen = "" if self.settings.sets_theme else self.ui_state.theme
+        self.theme = chosen if chosen in self.available_themes else self.settings.theme
         for scope in APP_SCOPES:
             add_bindings(self, bindings(scope))
         self.set_keymap(dict(self.keys.overrides))
@@ -446,13 +450,32 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
         self.push_screen(HelpDialog(available_commands(self, self.session), fields))
 
     def action_command_palette(self) -> None:
-        from agentgym_tui.screens.dialogs.help import CommandPalette
+        from agentgym_tui.screens.dialogs.help import CommandPalette, search
 
         async def run_chosen(chosen: AvailableCommand | None) -> None:
             if chosen is not None:
                 await self.run_action(chosen.command.action, chosen.node)
 
-        self.push_screen(CommandPalette(available_commands(self, self.session)), run_chosen)
+        themes = (
+            Command(f"theme.{name}", "", f"Theme: {name}", f"use_theme({name!r})", "everywhere", "colors")
+            for name in sorted(self.available_themes)
+        )
+        found = [*known_commands(self, self.session), *(AvailableCommand(theme, self) for theme in themes)]
+        self.push_screen(CommandPalette(search(found, "")), run_chosen)
+
+    def action_use_theme(self, theme: str) -> None:
+        self.theme = self.ui_state.theme = theme
+        if self.settings.sets_theme:
+            toast(self, "the settings file sets another theme for the next start")
+
+    def action_settings(self) -> None:
+        from agentgym_tui.screens.dialogs.help import SettingsDialog
+
+        self.push_screen(SettingsDialog(self.settings))
+
+    def action_suspend_process(self) -> None:
+        if reason := suspend(self):
+            toast(self, reason, failed=True)
 
     def action_zoom(self) -> None:
         if self.accepts_keys:

@@ -116,22 +116,32 @@ class Scope(NamedTuple):
 
     id: str
     title: str = "This screen"  # heading of its commands in the help
+    where: str = ""  # how to come there; "" for a screen of ``SCREENS``, or one whose commands the palette leaves out
     modal: bool = False  # a dialog, below which no key applies but that of the help
     typing: bool = False  # a field that receives characters, or a dialog with one
     below: tuple[str, ...] = (*APP_SCOPES, "list", "table", "queries")  # scopes whose keys apply at the same time
 
 
 QUESTIONS: Final = (
-    "quit", "cancel", "cancel_all", "archive", "delete", "stop_node", "restart_node", "stop_server", "send_history"
+    "again", "quit", "cancel", "cancel_all", "archive", "delete",
+    "stop_node", "restart_node", "stop_server", "send_history"
 )  # fmt: skip
 SCOPES: Final = Registry(
     Scope("everywhere", "Everywhere"),
     Scope("run", "Start a run"),
-    Scope("list", "In lists"),
-    Scope("table", "In sorted tables"),
-    Scope("queries"),
-    Scope("match", below=(*Scope("").below, "episode", "log", "hit")),
-    Scope("hit", below=(*Scope("").below, "episode")),
+    Scope("list", "In lists", "in a list"),
+    Scope("table", "In sorted tables", "in a sorted table"),
+    Scope("queries", where="in a list with a filter"),
+    Scope("match", where="after a search in an episode", below=(*Scope("").below, "episode", "log", "hit")),
+    Scope("hit", where="on an episode among found lines", below=(*Scope("").below, "episode")),
+    Scope("episode", where="on an episode: press {episodes.open} on one"),
+    Scope("compare", where="on two episodes: press {episodes.compare} on each"),
+    Scope("hits", where="on found lines: press {episodes.hits} on Episodes"),
+    Scope("summary", where="on a summary: press {run.summary}"),
+    Scope("clusters", where="on failures: press {results.failures} on Results"),
+    Scope("matrix", where="on the tasks of a result: press {results.tasks} on Results"),
+    Scope("comparison", where="on two results: press {results.mark} on each"),
+    Scope("log", where="on Logs: press {app.logs}"),
     Scope("filter", typing=True, below=()),
     Scope("entry", typing=True, below=()),
     Scope("find", typing=True, below=()),
@@ -157,7 +167,7 @@ def scope_of(id: str) -> Scope:
 
 class Command(NamedTuple):
     id: str  # it never changes, because user keymaps contain it
-    keys: str  # default keys: Textual key names, separated by commas
+    keys: str  # default keys: Textual key names, separated by commas; "" for a command that only the palette has
     title: str
     action: str  # the ``action_…`` method without this prefix, with arguments if there are any
     scope: str  # id of the ``Scope`` in which the keys apply
@@ -225,7 +235,7 @@ SCREENS: Final = Registry(
 
 COMMANDS: Final = Registry(
     Command("app.help", "question_mark,f1", "Help", "help", "everywhere", "show the keys of this screen or dialog"),
-    Command("app.palette", "ctrl+p,colon", "Palette", "command_palette", "everywhere", "find a command by name"),
+    Command("app.palette", "ctrl+p,colon", "Commands", "command_palette", "everywhere", "find a command by name"),
     *(screen.command for screen in SCREENS),
     Command("app.quit", "q,ctrl+q,ctrl+c", "Quit", "leave", "everywhere", "quit; asks first if episodes are running"),
     Command("app.zoom", "z", "Zoom", "zoom", "everywhere", "maximize or restore the focused pane", False),
@@ -237,13 +247,13 @@ COMMANDS: Final = Registry(
     Command("run.cancel", "x", "Cancel", "cancel", "live", "cancel the running batch", available=NODE),
     Command("run.pause", "space", "Pause", "pause", "live", "pause or resume", available=NODE),
     Command("run.step", "s", "Step", "step", "live", "run one step, then pause", available=NODE),
-    Command("env.start", "S", "Start server", "start_server", "live", "of this environment, on the node", False, NODE),
-    Command("env.stop", "D", "Stop server", "stop_server", "live", "one that the node started", False, NODE),
+    Command("env.start", "", "Start server", "start_server", "live", "of this environment, on the node", False, NODE),
+    Command("env.stop", "", "Stop server", "stop_server", "live", "one that the node started", False, NODE),
+    Command("live.open", "enter", "Open", "open", "live", "open the episode, or those of the environment", False),
     Command("live.next", "right_square_bracket", "Next run", "neighbor(1)", "live", "next running episode", False),
     Command("live.previous", "left_square_bracket", "Previous run", "neighbor(-1)", "live",
         "previous running episode", False),
-    Command("live.open", "enter", "Open", "open", "live", "open the episode, or those of the environment", False),
-    Command("live.events", "a", "Events", "events", "live", "bus messages of this episode", False, BUS),
+    Command("live.events", "B", "Bus", "events", "live", "bus messages of this episode", False, BUS),
     Command("live.view", "v", "View", "next_view", "live", "switch between transcript, trace and rewards", False),
     Command("live.world", "W", "World", "world", "live", "picture of the environment, or the transcript", False),
     Command("machine.next", "n", "Next problem", "problem(1)", "machine", "go to the next line with a problem"),
@@ -251,58 +261,57 @@ COMMANDS: Final = Registry(
     Command("runs.open", "enter", "Open", "open", "runs", "open or close a line; open an episode"),
     Command("runs.cancel", "x", "Cancel", "cancel", "runs", "cancel the selected run", available=NODE),
     Command("runs.pause", "space", "Pause", "pause", "runs", "pause, or resume, also interrupted runs", available=NODE),
-    Command("runs.up", "K", "Up", "move(-1)", "runs", "let a waiting run start earlier", available=NODE),
-    Command("runs.down", "J", "Down", "move(1)", "runs", "let a waiting run start later", available=NODE),
-    Command("runs.replay", "a", "Again", "replay('all')", "runs", "play the selected run again", available=NODE),
-    Command("runs.errors", "e", "Errors", "replay('errors')", "runs", "play errors again", available=NODE),
+    Command("runs.up", "shift+up", "Earlier", "move(-1)", "runs", "let a waiting run start earlier", available=NODE),
+    Command("runs.down", "shift+down", "Later", "move(1)", "runs", "let a waiting run start later", available=NODE),
+    Command("runs.replay", "a", "Again", "replay", "runs", "play the run again, or only its errors", available=NODE),
     Command("runs.filter", "slash", "Filter", "filter", "runs", "show only runs that match a query"),
     Command("runs.clear", "escape", "Clear filter", "clear", "runs", "show all runs", False),
-    Command("runs.cancel_all", "C", "Cancel all", "cancel_all", "runs", "all that runs or waits", False, NODE),
-    Command("runs.pause_all", "P", "Pause all", "pause_all", "runs", "pause all that runs, or resume it", False, NODE),
+    Command("runs.cancel_all", "", "Cancel all", "cancel_all", "runs", "all that runs or waits", False, NODE),
+    Command("runs.pause_all", "", "Pause all", "pause_all", "runs", "pause all that runs, or resume it", False, NODE),
     Command("summary.open", "enter", "Episodes", "open", "summary", "list the episodes of the selected row"),
-    Command("summary.results", "v", "Results", "results", "summary", "this run on Results", available=RESULTS),
+    Command("summary.results", "", "Results", "results", "summary", "this run on Results", False, RESULTS),
     Command("summary.back", "escape", "Back", "back", "summary", "go back"),
     Command("episodes.open", "enter", "Open", "open", "episodes", "open the selected episode"),
     Command("episodes.tag", "T", "Tag", "tag", "episodes", "tags and notes of the episode", False, NODE),
     Command("episodes.compare", "c", "Compare", "compare", "episodes", "mark it, then compare another one", False),
     Command("episodes.filter", "slash", "Filter", "filter", "episodes", "show only rows that match a query"),
     Command("episodes.hits", "L", "Lines", "hits", "episodes", "the lines that text: in the filter finds", False),
-    Command("episodes.clear", "escape", "Clear filter", "clear", "episodes", "show all rows", False),
-    Command("episodes.reload", "ctrl+r", "Reload", "reload", "episodes", "reload the folder", False),
-    Command("episodes.failures", "f", "Failures", "failures", "episodes", "how they failed", False, LIBRARY),
+    Command("episodes.failures", "F", "Failures", "failures", "episodes", "how they failed", False, LIBRARY),
     Command("episodes.select", "space", "Select", "select", "episodes", "select the episode, or deselect it", False),
-    Command("episodes.select_all", "a", "All", "select_all", "episodes", "select all that match the filter", False),
+    Command("episodes.select_all", "ctrl+a", "All", "select_all", "episodes", "select all that match", False),
     Command("episodes.archive", "A", "Archive", "clean_up('archive')", "episodes", "the selection", False, ARCHIVE),
     Command("episodes.delete", "D", "Delete", "clean_up('delete')", "episodes", "the selection", False, CURATION),
     Command("episodes.export", "e", "Export", "export", "episodes", "write them for trainers", False, EXPORT),
+    Command("episodes.copy_path", "C", "Copy path", "copy_path", "episodes", "the file's path, or the id", False),
     Command("episodes.pager", "P", "Pager", "outside('pager')", "episodes", "the file in $PAGER", False),
     Command("episodes.editor", "E", "Editor", "outside('editor')", "episodes", "a copy in $VISUAL or $EDITOR", False),
+    Command("episodes.clear", "escape", "Clear filter", "clear", "episodes", "show all rows", False),
+    Command("episodes.reload", "ctrl+r", "Reload", "reload", "episodes", "reload the folder", False),
     Command("results.open", "enter", "Episodes", "open", "results", "list the episodes of the selected row"),
-    Command("results.tasks", "t", "Tasks", "tasks", "results", "tasks and attempts, pass@k and pass^k"),
-    Command("results.failures", "f", "Failures", "failures", "results", "how its episodes failed", False),
-    Command("results.report", "a", "AgentGym", "report", "results", "AgentGym's score and success", False),
-    Command("results.mark", "m", "Compare", "mark", "results", "mark a row; on another one, compare it with that"),
+    Command("results.tasks", "m", "Matrix", "tasks", "results", "tasks and attempts, pass@k and pass^k"),
+    Command("results.failures", "F", "Failures", "failures", "results", "how its episodes failed", False),
+    Command("results.report", "S", "Score", "report", "results", "AgentGym's score and success", False),
+    Command("results.mark", "c", "Compare", "mark", "results", "mark a row; on another one, compare it with that"),
     Command("results.batches", "v", "By batch", "batches", "results", "one row per batch, or per agent and model"),
     Command("results.filter", "slash", "Filter", "filter", "results", "show only rows that match a query"),
-    Command("results.success", "s", "Successes", "outcome('success')", "results", "list the successful ones", False),
-    Command("results.errors", "e", "Errors", "outcome('error')", "results", "list those that ended in an error", False),
+    Command("results.success", "", "Successes", "outcome('success')", "results", "list the successful ones", False),
+    Command("results.errors", "", "Errors", "outcome('error')", "results", "list those that ended in an error", False),
     Command("results.clear", "escape", "Clear filter", "clear", "results", "show all rows", False),
     Command("results.reload", "ctrl+r", "Reload", "reload", "results", "compute the results again", False),
     Command("clusters.open", "enter", "Episodes", "open", "clusters", "list the episodes of the cluster"),
-    Command("clusters.shortest", "v", "Shortest", "shortest", "clusters", "open its shortest episode"),
+    Command("clusters.shortest", "space", "Shortest", "shortest", "clusters", "open its shortest episode"),
     Command("clusters.filter", "slash", "Filter", "filter", "clusters", "show only clusters that match a query"),
     Command("clusters.back", "escape", "Back", "back", "clusters", "clear the filter, then go back"),
     Command("matrix.open", "enter", "Episode", "open", "matrix", "open the episode of the selected attempt"),
-    Command("matrix.episodes", "e", "Episodes", "episodes", "matrix", "list the episodes of the selected task"),
-    Command("matrix.compare", "c", "Best/worst", "compare", "matrix", "compare the best with the worst attempt"),
+    Command("matrix.episodes", "", "Episodes", "episodes", "matrix", "list the episodes of the task", False),
+    Command("matrix.compare", "c", "Compare", "compare", "matrix", "compare the best with the worst attempt"),
     Command("matrix.filter", "slash", "Filter", "filter", "matrix", "show only tasks that match a query"),
     Command("matrix.back", "escape", "Back", "back", "matrix", "clear the filter, then go back"),
     Command("comparison.open", "enter", "Episodes", "open", "comparison", "list the episodes of the selected task"),
-    Command("comparison.compare", "c", "Step by step", "compare", "comparison", "compare an episode of each row"),
+    Command("comparison.compare", "c", "Compare", "compare", "comparison", "an episode of each row, step by step"),
     Command("comparison.filter", "slash", "Filter", "filter", "comparison", "show only tasks that match a query"),
     Command("comparison.back", "escape", "Back", "back", "comparison", "clear the filter, then go back"),
-    Command("queries.open", "ctrl+o", "Saved queries", "queries", "queries", "open a saved query, or save the filter",
-        False),
+    Command("queries.open", "Q", "Saved queries", "queries", "queries", "open one, or save the filter", False),
     Command("saved.close", "escape", "Close", "close", "saved", "close without a change"),
     Command("filter.clear", "escape", "Clear filter", "clear", "filter", "show all rows"),
     Command("filter.leave", "enter", "List", "leave", "filter", "go to the matching rows"),
@@ -321,7 +330,7 @@ COMMANDS: Final = Registry(
         False),
     Command("episode.copy_all", "ctrl+w", "Copy all", "copy(False, True)", "episode", "the whole view", False),
     Command("episode.world", "W", "World", "tab('world')", "episode", "picture of the environment", False),
-    Command("episode.json", "J", "JSON", "tab('json')", "episode", "the raw episode file", False),
+    Command("episode.json", "d", "Data", "tab('json')", "episode", "the raw episode file, JSON", False),
     Command("episode.evaluation", "v", "Evaluation", "tab('evaluation')", "episode", "verdict and events", False),
     Command("episode.copy", "y", "Copy", "copy", "episode", "the step; of all steps the message, made safe"),
     Command("episode.copy_raw", "Y", "Copy raw", "copy(True)", "episode", "copy the original, unsafe text", False),
@@ -331,8 +340,8 @@ COMMANDS: Final = Registry(
     Command("episode.pager", "P", "Pager", "outside('pager')", "episode", "the file in $PAGER", False),
     Command("episode.editor", "E", "Editor", "outside('editor')", "episode", "a copy in $VISUAL or $EDITOR", False),
     Command("episode.tag", "T", "Tag", "tag", "episode", "tags and notes of the episode", False, NODE),
-    Command("episode.note", "m", "Note", "note", "episode", "tags and notes of the step", False, NODE),
-    Command("episode.events", "a", "Events", "events", "episode", "bus messages of this episode", available=BUS),
+    Command("episode.note", "i", "Note", "note", "episode", "tags and notes of the step", False, NODE),
+    Command("episode.events", "B", "Bus", "events", "episode", "bus messages of this episode", available=BUS),
     Command("whole.step_next", "right_parenthesis", "Step", "jump('step', 1)", "episode", "next step"),
     Command("whole.step_previous", "left_parenthesis", "Step", "jump('step', -1)", "episode", "previous step", False),
     Command("whole.reward_next", "right_curly_bracket", "Reward", "jump('reward', 1)", "episode", "next other reward"),
@@ -347,8 +356,8 @@ COMMANDS: Final = Registry(
     Command("whole.observations", "V", "Observations", "fold('observations')", "episode", "fold, hide, show", False),
     Command("whole.thoughts", "H", "Thoughts", "fold('thoughts')", "episode", "fold, hide or show thoughts", False),
     Command("whole.tool", "K", "Tool calls", "fold('tool calls')", "episode", "fold, hide or show tool calls", False),
-    Command("whole.answers", "A", "Answers", "fold('answers')", "episode", "fold, hide or show actions", False),
-    Command("whole.notes", "Z", "Notes", "fold('notes')", "episode", "fold, hide or show notes", False),
+    Command("whole.answers", "", "Answers", "fold('answers')", "episode", "fold, hide or show actions", False),
+    Command("whole.notes", "", "Notes", "fold('notes')", "episode", "fold, hide or show notes", False),
     Command("match.next", "n", "Next", "match(1)", "match", "next line with the words"),
     Command("match.previous", "N", "Previous", "match(-1)", "match", "previous line with the words"),
     Command("find.take", "enter", "Go", "take", "find", "go to the lines with the words"),
@@ -360,16 +369,14 @@ COMMANDS: Final = Registry(
     Command("compare.back", "escape", "Back", "back", "compare", "go back"),
     Command("compare.next", "n", "Next difference", "difference(1)", "compare", "go to the next step that differs"),
     Command("compare.previous", "p", "Previous", "difference(-1)", "compare", "the previous step that differs"),
-    Command("compare.open_a", "A", "Open A", "open_side(0)", "compare", "open the first episode"),
-    Command("compare.open_b", "B", "Open B", "open_side(1)", "compare", "open the second episode"),
+    Command("compare.open", "enter", "Open", "open", "compare", "the episode of the side that the arrows mark"),
     Command("events.pause", "space", "Pause", "pause", "events", "stop reading until pressed again; messages wait"),
     Command("events.filter", "slash", "Filter", "filter", "events", "show only messages that match a query"),
-    Command("events.subject", "s", "Subject", "subject", "events", "select subjects, with * and >"),
+    Command("events.subject", "u", "Subject", "subject", "events", "select subjects, with * and >"),
     Command("events.go_to", "J", "Jump", "go_to", "events", "go to a sequence or time in the stream history"),
-    Command("events.episode", "a", "Episode", "episode", "events", "all messages of the same episode"),
+    Command("events.episode", "B", "Bus", "episode", "events", "all messages of the same episode"),
     Command("events.clear", "escape", "All", "clear", "events", "clear filter, then show all subjects live"),
     Command("events.tree", "t", "Subjects", "tree", "events", "go to the subject tree, and back", False),
-    Command("events.fold", "c", "Fold", "fold", "events", "close or open the selected branch", False),
     Command("events.view", "v", "View", "next_view", "events", "switch between formatted, raw, hex and headers"),
     Command("events.copy", "y", "Copy", "copy", "events", "copy the shown payload, made safe", False),
     Command("events.copy_raw", "Y", "Copy raw", "copy(True)", "events", "copy the original bytes", False),
@@ -384,18 +391,19 @@ COMMANDS: Final = Registry(
     Command("log.reload", "ctrl+r", "Reload", "reload", "log", "reopen the file by name", False),
     Command("entry.take", "enter", "Apply", "take", "entry", "use this input"),
     Command("entry.leave", "escape", "Cancel", "leave", "entry", "change nothing"),
-    Command("node.start", "N", "Start node", "start_node", "everywhere", "start the node after it has ended", False,
-        NODE),
-    Command("node.stop", "ctrl+t", "Stop node", "stop_node", "everywhere", "its batches can be resumed", False, NODE),
-    Command("node.restart", "ctrl+e", "Restart node", "restart_node", "everywhere", "stop, load the profile, go on",
+    Command("node.start", "ctrl+n", "Start node", "start_node", "everywhere", "after it has ended", False, NODE),
+    Command("node.stop", "", "Stop node", "stop_node", "everywhere", "its batches can be resumed", False, NODE),
+    Command("node.restart", "", "Restart node", "restart_node", "everywhere", "stop, load the profile, go on",
         False, NODE),
-    Command("node.history", "ctrl+g", "Send earlier", "send_history", "everywhere",
+    Command("node.history", "", "Send earlier", "send_history", "everywhere",
         "the events that its external broker lacks", False, HELD),
     Command("model.form", "ctrl+o", "Model", "model_form", "everywhere", "try a model server and write its profile",
         False, NODE),
     Command("text.hex", "X", "Hex", "hex", "everywhere", "bytes of a text marked as unsafe", False),
     Command("app.messages", "exclamation_mark", "Messages", "messages", "everywhere", "the newest ones in full", False),
-    Command("app.screenshot", "ctrl+s", "Screenshot", "picture", "everywhere", "picture of the screen (SVG)", False),
+    Command("app.settings", "", "Settings", "settings", "everywhere", "in use, and how to change them", False),
+    Command("app.screenshot", "", "Screenshot", "picture", "everywhere", "picture of the screen (SVG)", False),
+    Command("app.suspend", "ctrl+z", "Suspend", "suspend_process", "everywhere", "the shell; fg returns", False),
     Command("pane.narrower", "less_than_sign", "Narrower", "resize('narrower')", "everywhere", "this pane", False),
     Command("pane.wider", "greater_than_sign", "Wider", "resize('wider')", "everywhere", "this pane", False),
     Command("pane.lower", "minus", "Lower", "resize('lower')", "everywhere", "this pane", False),
@@ -424,12 +432,15 @@ COMMANDS: Final = Registry(
     Command("report.copy", "y", "Copy", "copy", "report", "copy the report as Markdown"),
     Command("report.close", "escape", "Close", "close", "report", "return to the results"),
     Command("tags.save", "enter", "Save", "main", "tags", "go to the button; on it, store tags and note"),
-    Command("tags.remove", "D", "Delete note", "remove", "tags", "in the list: delete the selected note"),
+    Command("tags.remove", "D", "Delete", "remove", "tags", "in the list: delete the selected note"),
     Command("tags.close", "escape", "Close", "close", "tags", "close without a change"),
     Command("checks.toggle", "space", "Choose", "check", "checks", "", False),
-    Command("checks.all", "ctrl+a", "All or none", "all", "checks", "", False),
+    Command("checks.all", "ctrl+a", "All", "all", "checks", "all or none", False),
     Command("choice.left", "left,h", "Previous", "step(-1)", "choice", "", False),
     Command("choice.right", "right,l,space", "Next", "step(1)", "choice", "", False),
+    Command("again.nothing", "escape,n", "Nothing", "answer('nothing')", "again", "leave it as it is"),
+    Command("again.all", "", "Everything", "answer('all')", "again", "in a new batch"),
+    Command("again.errors", "", "Only the errors", "answer('errors')", "again", "what ended with an error"),
     Command("quit.stay", "escape,n", "Stay", "answer('stay')", "quit", "keep the console open"),
     Command("quit.leave", "y", "Quit", "answer('leave')", "quit", "the node goes on with its runs"),
     Command("quit.stop", "", "Stop them and quit", "answer('stop')", "quit", "cancels all that runs and waits"),
@@ -453,8 +464,8 @@ COMMANDS: Final = Registry(
     Command("stop_server.nothing", "escape,n", "Nothing", "answer('nothing')", "stop_server", "keep it running"),
     Command("stop_server.stop", "y", "Stop it", "answer('stop')", "stop_server", "start it again to go on"),
     Command("palette.close", "escape", "Close", "close", "palette", "", False),
-    Command("palette.down", "down,ctrl+n", "Down", "move(1)", "palette", "", False),
-    Command("palette.up", "up,ctrl+p", "Up", "move(-1)", "palette", "", False),
+    Command("palette.down", "down", "Down", "move(1)", "palette", "", False),
+    Command("palette.up", "up", "Up", "move(-1)", "palette", "", False),
 )  # fmt: skip
 
 
@@ -465,6 +476,7 @@ _KEY_CHARACTERS: Final = {"slash": "/", "backslash": "\\", "at": "@", "minus": "
 
 
 HELP: Final = "app.help"
+PALETTE: Final = "app.palette"
 
 FIXED_KEYS: Final = {"focus.next": "tab", "focus.previous": "shift+tab", "field.submit": "enter"}
 """Keys that Textual's own widgets handle, by what they do; the user cannot change them."""
@@ -483,10 +495,15 @@ class Keymap(msgspec.Struct, frozen=True):
         return display_keys(keys) if keys else []
 
     def key(self, command_id: str) -> str:
-        """Return the label of the first key of a command, or of an entry of ``FIXED_KEYS``."""
+        """Return the label of the first key of a command, or of an entry of ``FIXED_KEYS``.
+
+        For a command without a key it is that of the palette, and the words to type there.
+        """
         if (key := FIXED_KEYS.get(command_id)) is not None:
             return display_keys(key)[0]
-        return self.display(COMMANDS[command_id])[0]
+        command = COMMANDS[command_id]
+        shown = self.display(command)
+        return shown[0] if shown else f'{self.key(PALETTE)} "{command.title}"'
 
     def expand(self, text: str) -> str:
         """Replace ``{id}`` in a text by the key label of that command or fixed key."""
@@ -524,6 +541,25 @@ def apply_together(a: Command, b: Command) -> bool:
 class AvailableCommand(NamedTuple):
     command: Command
     node: DOMNode
+    reason: str = ""  # why it cannot run now
+
+
+def known_commands(app: App[None], session: Session) -> list[AvailableCommand]:
+    """Return the available commands, then those of all other screens, each with the reason why it cannot run now."""
+    available = available_commands(app, session)
+    known = {each.command.id for each in available}
+    others = [(each, _reason(each, session, keymap_of(app))) for each in COMMANDS if each.id not in known]
+    return [*available, *(AvailableCommand(command, app, reason) for command, reason in others if reason)]
+
+
+def _reason(command: Command, session: Session, keys: Keymap) -> str:
+    """Return why a command cannot run on another screen; "" for one of a dialog or a field."""
+    screen = SCREENS.get(command.scope)
+    requirement = command.available if screen is None or screen.available.is_met(session) else screen.available
+    if not requirement.is_met(session):
+        return requirement.reason(session)
+    where = scope_of(command.scope).where
+    return keys.expand(where if screen is None else f"on {screen.title}: press {{{screen.command.id}}}")
 
 
 def available_commands(app: App[None], session: Session) -> list[AvailableCommand]:
@@ -554,4 +590,5 @@ def typed_character(key: str) -> str | None:
 def _display_key(key: str) -> str:
     modifiers, plus, name = key.rpartition("+")
     typed = (typed_character(name) or "").strip()
-    return _KEY_SIGNS.get(key) or (modifiers + plus).replace("ctrl+", "^") + (typed or name.replace("page", "page "))
+    shown = _KEY_SIGNS.get(name) or typed or name.replace("page", "page ")
+    return (modifiers + plus).replace("ctrl+", "^") + shown

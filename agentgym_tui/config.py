@@ -67,6 +67,7 @@ class Settings(msgspec.Struct, frozen=True):
     keys: Keymap = msgspec.field(default_factory=Keymap)
     theme: str = DEFAULT_THEME
     notify: Notify = msgspec.field(default_factory=Notify)
+    sets_theme: bool = False  # else the theme that was chosen last applies
     problems: tuple[str, ...] = ()
 
 
@@ -110,7 +111,7 @@ def parse_settings(data: bytes) -> Settings:
     problems += key_problems
     theme = _theme((document or {}).get("theme"), problems)
     notify = Notify(**dict(_switches(sections["notify"], problems)))
-    return Settings(keys, theme, notify, tuple(problems))
+    return Settings(keys, theme, notify, (document or {}).get("theme") not in (None, "default"), tuple(problems))
 
 
 def _key_entries(section: Mapping[str, YamlValue], problems: list[str]) -> Iterator[tuple[str, str]]:
@@ -281,6 +282,7 @@ class UiState(_Place):
     sizes: Annotated[dict[_Name, _Percent], _Few] = {}
     queries: Annotated[dict[_Name, Annotated[list[_Words], msgspec.Meta(max_length=MAX_QUERIES)]], _Few] = {}
     saved_queries: Annotated[dict[_Name, Annotated[dict[_Name, _Words], _Few]], _Few] = {}
+    theme: _Name = ""
 
     def set_filter(self, view: str, words: str) -> None:
         """Store the query of a list; remove it if it is empty or longer than ``MAX_CHARS`` characters."""
@@ -320,7 +322,7 @@ def read_ui_state(path: Path, place: str = "") -> UiState:
     """Read the UI state of a place; without a valid file, return the defaults."""
     file = _read(path)
     own = file.places.get(_place_key(place), _Place())
-    return UiState(own.screen, own.filters, file.sorting, file.sizes, file.queries, file.saved_queries)
+    return UiState(own.screen, own.filters, file.sorting, file.sizes, file.queries, file.saved_queries, file.theme)
 
 
 def write_ui_state(path: Path, state: UiState, place: str = "") -> None:

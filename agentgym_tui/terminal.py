@@ -250,6 +250,16 @@ def program_command(program: Program, environ: Mapping[str, str]) -> list[str]:
     return command
 
 
+def suspend(app: App[Any]) -> str:
+    """Stop the processes of this terminal's job, and return "", or the reason why they cannot be stopped."""
+    if (driver := driver_of(app)) is None or not driver.can_suspend:
+        return "only a console in a terminal can be suspended"
+    if os.getpgrp() == os.getsid(0):
+        return "no shell has started the console, so none could go on with it"
+    os.kill(0, signal.SIGTSTP)  # not only this one: a shell waits for all, such as make
+    return ""
+
+
 async def show_in_program(app: App[Any], command: Sequence[str], name: str, text: str) -> bool:
     """Show a private, safe copy of a text named ``name`` until the program ends; return whether it changed the copy.
 

@@ -148,7 +148,7 @@ async def _capture_all(
     await _control(session).command("pause", batch_id=last)
     await pilot.press("W")
     await capture("machine", "5")
-    await capture("restart", "1", "ctrl+e")
+    await capture("restart", "1", "ctrl+p", *"node.restart", "enter")
     await capture("form", "escape", "R")
     await capture("runs", "escape", "6", "enter", "G", "enter")
     await capture("episodes", "1", "x", "2")
@@ -159,8 +159,8 @@ async def _capture_all(
     await capture("summary", "1", "M")
     await _run_attempts(pilot, session)
     await capture("results", "escape", "7", "v", "j", "j")
-    await capture("tasks", "t", "j", "right", "right")
-    await capture("comparison", "escape", "j", "m", "k", "m")
+    await capture("tasks", "m", "j", "right", "right")
+    await capture("comparison", "escape", "j", "c", "k", "c")
 
 
 async def _run_episodes(pilot: Pilot[None], session: NodeSession, oracle: ThinkingOracle) -> str:

@@ -209,11 +209,11 @@ class AlignedRows(TextSource):
 
 
 def alignment_heading(
-    episodes: Sequence[ListedEpisode], aligned: AlignedEpisodes | None, width: int, *, failure: str
+    episodes: Sequence[ListedEpisode], aligned: AlignedEpisodes | None, width: int, marked: int = 0, *, failure: str
 ) -> list[Line]:
-    """Return three lines: both episodes, and where they differ first."""
+    """Return three lines: both episodes, of which the ``marked`` one can be opened, and where they differ first."""
     lines: list[Line] = []
-    for side, episode in zip(SIDES, episodes, strict=False):
+    for number, (side, episode) in enumerate(zip(SIDES, episodes, strict=False)):
         outcome = outcome_cell(episode, max(width // 3, 8))
         texts = [
             f"{episode.env} #{format_count(episode.task_index)}",
@@ -223,8 +223,9 @@ def alignment_heading(
             format_duration(episode.duration_s),
             episode.episode_id,
         ]
-        rest = Cell(" · ".join(texts)).cut(max(width - display_width(outcome.text) - 5, 0))
-        lines.append([Cell(side, "head"), Cell("  "), outcome, Cell("  "), rest])
+        rest = Cell(" · ".join(texts)).cut(max(width - display_width(outcome.text) - 6, 0))
+        mark = Cell("▸" if number == marked else " ", "accent")
+        lines.append([mark, Cell(side, "head"), Cell("  "), outcome, Cell("  "), rest])
     return [*lines, [Cell(cut(failure, width), "bad") if failure else _summary_cell(aligned, width)]]
 
 

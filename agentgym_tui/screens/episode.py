@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -48,7 +49,7 @@ from agentgym_tui.terminal import Program, ProgramError, program_command, show_i
 from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.inputs import FindBar
 from agentgym_tui.widgets.key_bar import KeyBar
-from agentgym_tui.widgets.lists import LineList, StaticLines, Table, WrappedText
+from agentgym_tui.widgets.lists import LineList, SideTable, StaticLines, WrappedText
 from agentgym_tui.widgets.payload_view import TextView
 from agentgym_tui.widgets.split import Share, Split
 from agentgym_tui.widgets.transcript import StepTable
@@ -393,6 +394,10 @@ class EpisodeFile:
     def export(self) -> None:
         start_worker(self._app, self._export, group="export")
 
+    def copy_path(self) -> None:
+        """Copy the path of the file, or the id of the episode where the file is not on this machine."""
+        start_worker(self._app, self._copy_path, group="outside")
+
     def open_outside(self, program: Program) -> None:
         """Show a formatted, sanitized copy of the file in a program, in the background."""
         start_worker(self._app, partial(self._open_outside, program), group="outside")
@@ -415,6 +420,12 @@ class EpisodeFile:
             toast(self._app, f"not exported: {exc}", failed=True)
         else:
             toast(self._app, f"exported to {path}")
+
+    async def _copy_path(self) -> None:
+        with suppress(EpisodeLoadError, OSError):
+            copy_to_clipboard(self._app, str((await self._load()).path or self._key), raw=False)
+            return
+        copy_to_clipboard(self._app, self._key, raw=False)
 
     async def _open_outside(self, program: Program) -> None:
         try:
@@ -442,8 +453,10 @@ class CompareScreen(ConsoleScreen[None]):
         self._loaded: list[LoadedEpisode] = []
         self._aligned: AlignedEpisodes | None = None
         self._failure = ""
-        self._table = Table(ALIGNED_COLUMNS, id="aligned")
+        self._side = 0
+        self._table = SideTable(ALIGNED_COLUMNS, id="aligned")
         self._texts = WrappedText(lambda width: aligned_step_lines(self._selected, width), id="texts")
+        self._table.handles_enter = self._texts.handles_enter = False
 
     def compose(self) -> ComposeResult:
         yield StaticLines(self._heading_lines, id="heading")
@@ -461,9 +474,14 @@ class CompareScreen(ConsoleScreen[None]):
     def action_back(self) -> None:
         self.leave()
 
-    def action_open_side(self, side: int) -> None:
-        """Open episode A (0) or B (1); the next and the previous ones are the two."""
-        self.post_message(self.OpenEpisode(self._keys[side], exact_terms(id=self._keys)))
+    def action_open(self) -> None:
+        """Open the episode of the marked side; the next and the previous ones are the two."""
+        self.post_message(self.OpenEpisode(self._keys[self._side], exact_terms(id=self._keys)))
+
+    @on(SideTable.SideChosen)
+    def _side_chosen(self, event: SideTable.SideChosen) -> None:
+        self._side = max(event.by, 0)
+        self.show_lines("heading")
 
     def action_difference(self, by: int) -> None:
         """Go to the next (1) or previous (-1) step that differs."""
@@ -490,7 +508,8 @@ class CompareScreen(ConsoleScreen[None]):
         self._step_selected()
 
     def _heading_lines(self, width: int) -> list[Line]:
-        return alignment_heading([each.episode for each in self._loaded], self._aligned, width, failure=self._failure)
+        episodes = [each.episode for each in self._loaded]
+        return alignment_heading(episodes, self._aligned, width, self._side, failure=self._failure)
 
     @property
     def _selected(self) -> AlignedStep | None:

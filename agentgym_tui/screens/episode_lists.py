@@ -117,6 +117,10 @@ class EpisodesScreen(ListScreen[ListEntry]):
         if key := self.table.key:
             EpisodeFile(self.app, self.session, self.selected, key).open_outside(program)
 
+    def action_copy_path(self) -> None:
+        if key := self.table.key:
+            EpisodeFile(self.app, self.session, self.selected, key).copy_path()
+
     def action_tag(self) -> None:
         edit_tags(self, self.session, self.selected)
 

@@ -52,7 +52,7 @@ from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.inputs import EntryInput
 from agentgym_tui.widgets.key_bar import KeyBar
-from agentgym_tui.widgets.lists import LineList, StaticLines, Table
+from agentgym_tui.widgets.lists import LineList, SideTable, StaticLines, Table
 from agentgym_tui.widgets.payload_view import PayloadView
 from agentgym_tui.widgets.split import Share, Split
 from runner.query.fields import Field
@@ -219,7 +219,7 @@ class EventsScreen(LineBrowser):
         table = Table(EVENT_COLUMNS, self._rows, id="messages")
         payload = PayloadView(VIEWS, entry_info, command="events.view", id="message")
         sorting, sizes = context.ui_state.sorting.get(TREE_KEY), context.ui_state.sizes
-        self._tree = Table(
+        self._tree = SideTable(
             SUBJECT_COLUMNS, can_sort=True, sorting=sorting, default_sorting=DEFAULT_SORTING, id=TREE_KEY
         )
         right = Split(EVENT_SHARES, sizes, table, payload, id="right")
@@ -323,10 +323,15 @@ class EventsScreen(LineBrowser):
         self.set_class(to_tree, "-tree")
         self.set_focus(self._tree if to_tree else self.table)
 
-    def action_fold(self) -> None:
-        if (branch := self._branches.branch(self._tree.cursor)) is not None and branch.n_children:
+    @on(SideTable.SideChosen, "#subjects")
+    def _fold(self, event: SideTable.SideChosen) -> None:
+        """Open the selected branch by the right arrow, and close it by the left one, or go from there to its parent."""
+        branch = self._branches.branch(self._tree.cursor)
+        if branch is not None and branch.n_children and branch.is_open != (event.by > 0):
             self._log.subjects.toggle(branch.path)
             self._draw_subjects()
+        elif branch is not None and event.by < 0:
+            self._tree.select(branch.path.rpartition(".")[0])
 
     def line_selected(self) -> None:
         super().line_selected()

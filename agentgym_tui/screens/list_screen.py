@@ -177,7 +177,8 @@ class ListFilter(Vertical):
 
     def compose(self) -> ComposeResult:
         # not earlier: a text in a field needs a screen, and the app's first one is still being made
-        self._input = FilterInput(self.kept, self._host.FILTER_HINT, self._complete, self._recall)
+        hint = keymap_of(self.app).expand(f"{self._host.FILTER_HINT} · in the list, {{queries.open}}: saved queries")
+        self._input = FilterInput(self.kept, hint, self._complete, self._recall)
         yield self._input
         yield self._note
 

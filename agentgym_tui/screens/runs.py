@@ -140,17 +140,31 @@ class RunsScreen(ListScreen[BatchRun]):
         self.control.send(partial(self.control.commands.control.move, run_id, n_before))
 
     @needs_node
-    def action_replay(self, only: Literal["errors", "all"]) -> None:
-        async def replay(run_id: str) -> None:
-            n_waiting = await self.control.commands.replay(run_id, only)
-            what = "what ended with an error" if only == "errors" else "all episodes"
-            self.toast(f"plays again: {what}, {n_waiting:,}")
+    def action_replay(self) -> None:
+        """Play the selected run again; where episodes ended with an error, ask whether only those."""
+        from agentgym_tui.screens.dialogs.texts import again_dialog
 
+        if (row := self._row) is None:
+            return
         if self._is_foreign:
             reason = "the node has not started this run, as the command line did, and cannot play it again"
             self.toast(f"{reason}; {keymap_of(self.app).key('run.form')} starts one like it", failed=True)
-        elif (row := self._row) is not None:
-            self.control.send(partial(replay, row.run_id))
+            return
+        n_errors, n = (sum(each) for each in zip(*((b.n_errors, b.n_done) for b in row.batches), strict=True))
+
+        def dialog_closed(answer: str | None) -> None:
+            if answer in ("all", "errors"):
+                self.control.send(partial(self._replay, row.run_id, "all" if answer == "all" else "errors"))
+
+        if n_errors:
+            self.app.push_screen(again_dialog(row.batches[0].env, n_errors, n), dialog_closed)
+        else:
+            dialog_closed("all")
+
+    async def _replay(self, run_id: str, only: Literal["errors", "all"]) -> None:
+        n_waiting = await self.control.commands.replay(run_id, only)
+        what = "what ended with an error" if only == "errors" else "all episodes"
+        self.toast(f"plays again: {what}, {n_waiting:,}")
 
     async def _send_all(self, command: Literal["cancel", "pause", "resume"]) -> None:
         store = self.session.store

@@ -69,14 +69,17 @@ class KeyBar(StaticLines):
     def _positions(self, width: int) -> Iterator[tuple[int, _Key]]:
         """Yield each key with its column: the screen's keys at the left, ``ALWAYS_SHOWN`` and others at the right.
 
-        If there is no room for some of the screen's keys, the help has the title ``MORE``.
+        What few need (``Command.footer``) comes last. If there is no room for some of the screen's keys, the help has
+        the title ``MORE``.
         """
         by_label: dict[str, _Key] = {}
         for each in (key for scope in filter(None, (self._first, self._scope)) for key in self._keys(scope)):
             by_label.setdefault(each.label, each)  # the commands of ``first`` replace others with the same key
         own = list(by_label.values())
         own[1:] = sorted(own[1:], key=lambda key: not key.command.id.startswith(self._preferred))
-        everywhere = [key for key in self._keys("everywhere") if key.command.id != f"app.{self._scope}"]
+        own[1:] = sorted(own[1:], key=lambda key: not key.command.footer)
+        everywhere = [key for key in self._keys("everywhere") if key.command.footer]
+        everywhere = [key for key in everywhere if key.command.id != f"app.{self._scope}"]
         always = [key for key in everywhere if key.command.id in ALWAYS_SHOWN]
         left = _fit_keys(own, width - _total_width(always) - 2 * _GAP)
         fitting = _fit_keys([*always, *everywhere], width - _total_width(left) - 2 * _GAP)
@@ -90,9 +93,9 @@ class KeyBar(StaticLines):
 
     def _keys(self, scope: str) -> list[_Key]:
         keymap = keymap_of(self.app)
-        commands = [each for each in commands_of(scope) if each.footer and each.available.is_met(self._session)]
+        commands = [each for each in commands_of(scope) if each.available.is_met(self._session)]
         commands = [each for each in commands if each.id != self._hidden]
-        return [_Key(command, keymap.display(command)[0], command.title) for command in commands]
+        return [_Key(each, shown[0], each.title) for each in commands if (shown := keymap.display(each))]
 
 
 def _fit_keys(keys: Sequence[_Key], width: int) -> list[_Key]:

@@ -715,3 +715,17 @@ class Table(LineList):
         self.sorting = sorting
         self.post_message(self.Sorted(self, sorting))
         self.refresh()
+
+
+class SideTable(Table):
+    """A table without wide lines, whose arrows left and right choose, as in a tree or between two sides."""
+
+    @dataclass
+    class SideChosen(LineList.ListMessage):
+        by: int  # -1 to the left, 1 to the right
+
+    def action_left(self) -> None:
+        self.post_message(self.SideChosen(self, -1))
+
+    def action_right(self) -> None:
+        self.post_message(self.SideChosen(self, 1))

@@ -188,7 +188,7 @@ async def test_the_console_names_them(played: Played) -> None:
         await pilot.press("7")
         await wait_for_widget_text(pilot, "#results", MIXED, SECOND)
         await wait_until(pilot, lambda: widget_text(pilot, "#results").count("react") == 4)
-        await pilot.press("j", "t")
+        await pilot.press("j", "m")
         await wait_for_widget_text(pilot, "#summary", f"Maze react {MIXED}", "1 task")
         await pilot.press("escape", "enter")
         await wait_for_widget_text(pilot, "#summary", "8 episodes · 1 match")

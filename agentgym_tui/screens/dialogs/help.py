@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from textual import on
 from textual.app import ComposeResult
 from textual.widgets import Input
 
-from agentgym_tui.commands import AvailableCommand, Command, Keymap, keymap_of, scope_of
+from agentgym_tui.commands import (
+    COMMANDS,
+    PALETTE,
+    AvailableCommand,
+    Command,
+    Keymap,
+    display_keys,
+    keymap_of,
+    scope_of,
+)
+from agentgym_tui.config import Settings, config_path
 from agentgym_tui.presenters.cells import SYNTAX_ROWS, Cell, FixedLines, Line, describe_field, line_width, wrap_text
 from agentgym_tui.presenters.number_format import UNKNOWN
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.state.query import MAX_CHARS
 from agentgym_tui.widgets.inputs import SearchInput
@@ -36,6 +48,7 @@ _MOUSE: Final = (
 )
 _KEY_WIDTH: Final = 17
 _TITLE_WIDTH: Final = 15
+_PALETTE_KEY: Final = 8
 _MAX_ROWS: Final = 4
 
 
@@ -57,9 +70,17 @@ class HelpDialog(DialogScreen[None]):
 
 
 def help_lines(commands: Sequence[Command], keys: Keymap, width: int, fields: Sequence[Field] = ()) -> Iterator[Line]:
-    """Yield the commands by scope, the fields of the filter, the mouse actions and the meaning of the symbols."""
-    for scope, group in groupby(commands, key=lambda command: command.scope):
-        yield [Cell(scope_of(scope).title, "head")]
+    """Yield the commands by scope, the fields of the filter, the mouse actions and the meaning of the symbols.
+
+    Commands without a key come last.
+    """
+    sections: dict[str, list[Command]] = {}
+    by_name = f"By name, after {keys.key(PALETTE)}"
+    for command in sorted(commands, key=lambda command: not keys.display(command)):
+        heading = scope_of(command.scope).title if keys.display(command) else by_name
+        sections.setdefault(heading, []).append(command)
+    for heading, group in sections.items():
+        yield [Cell(heading, "head")]
         for command in group:
             title = Cell(f"{command.title:<{_TITLE_WIDTH}}")
             yield from _explained(" or ".join(keys.display(command)), [title], command.help, width)
@@ -83,7 +104,37 @@ def _explained(label: str, more: Line, meaning: str, width: int) -> Iterator[Lin
         first = [Cell(" " * indent)]
 
 
+class SettingsDialog(DialogScreen[None]):
+    """The settings in use, and how to change them."""
+
+    SCOPE = "dialog"
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self._settings = settings
+
+    def compose(self) -> ComposeResult:
+        rows = list(_settings_rows(self._settings, config_path(os.environ), self.app.theme))
+        with DialogFrame("Settings", keys="{dialog.close} closes · {list.down} {list.up} scroll"):
+            yield WrappedText(
+                lambda width: [line for label, text in rows for line in _explained(label, [], text, width)], id="help"
+            )
+
+
+def _settings_rows(settings: Settings, path: Path, theme: str) -> Iterator[tuple[str, str]]:
+    yield "file", f"{masked_line(path, 4_096)}{'' if path.exists() else ', which does not exist yet'}"
+    yield "theme", theme if settings.sets_theme else f"{theme}; the palette has all themes"
+    yield "notify", ", ".join(f"{name} {'on' if on else 'off'}" for name, on in settings.notify._asdict().items())
+    for id, keys in settings.keys.overrides.items():
+        yield f"key {' '.join(display_keys(keys))}", f"{COMMANDS[id].title} ({id})"
+    yield from (("ignored", problem) for problem in settings.problems)
+    write = "agentgym-tui config --write writes the file with all defaults as comments, those of keys, too"
+    yield "to change", f"{write}; edit it, and start the console again"
+
+
 class CommandPalette(DialogScreen[AvailableCommand]):
+    """Finds commands; its result is the chosen one. One that cannot run now is dim and stays, with the reason."""
+
     SCOPE = "palette"
     AUTO_FOCUS = "#words"
 
@@ -113,25 +164,34 @@ class CommandPalette(DialogScreen[AvailableCommand]):
     @on(LineList.Selected)
     def _chosen(self) -> None:
         # the cursor may lag behind a shorter list
-        if self._matches:
-            self.leave(self._matches[min(self._list.cursor, len(self._matches) - 1)])
+        if not self._matches:
+            return
+        chosen = self._matches[min(self._list.cursor, len(self._matches) - 1)]
+        if chosen.reason:
+            self.toast(f"{chosen.command.title}: {chosen.reason}")
+        else:
+            self.leave(chosen)
 
     def _show(self) -> None:
         keys = keymap_of(self.app)
-        self._list.show(FixedLines([_palette_line(each.command, keys) for each in self._matches]))
+        lines = [_palette_line(each, keys) for each in self._matches]
+        self._list.show(FixedLines(lines or [[Cell("No command has these words", "dim")]]))
         self._list.move_to(0)
 
 
 def search(commands: Sequence[AvailableCommand], text: str) -> list[AvailableCommand]:
-    """Return the commands whose name or help contains all words of ``text``; matches in the name come first."""
+    """Return the commands with all words of ``text``; those that can run, and matches in the name, come first."""
 
     def has_all(name: str) -> bool:
         return all(word in name.casefold() for word in text.casefold().split())
 
     matches = [each for each in commands if has_all(f"{each.command.title} {each.command.help} {each.command.id}")]
-    return sorted(matches, key=lambda each: not has_all(each.command.title))
+    return sorted(matches, key=lambda each: (bool(each.reason), not has_all(each.command.title)))
 
 
-def _palette_line(command: Command, keys: Keymap) -> Line:
-    key = Cell(f"{keys.display(command)[0]:<6}", "accent")
-    return [key, Cell(f"{command.title:<14}"), Cell(command.help, "dim")]
+def _palette_line(shown: AvailableCommand, keys: Keymap) -> Line:
+    command, key = shown.command, f"{''.join(keys.display(shown.command)[:1]):<{_PALETTE_KEY}}"
+    title = f"{command.title:<{_TITLE_WIDTH}}"
+    if shown.reason:
+        return [Cell(f"{key}{title}{shown.reason}", "dim")]
+    return [Cell(key, "accent"), Cell(title), Cell(command.help, "dim")]

@@ -146,6 +146,12 @@ def cancel_dialog(batch: BatchRun, n_more: int) -> ConfirmDialog:
     return ConfirmDialog("cancel", "Cancel what?", lambda: [line])
 
 
+def again_dialog(name: str, n_errors: int, n: int) -> ConfirmDialog:
+    """The result is ``all``, ``errors`` or ``nothing``."""
+    line = [Cell(name, "head"), Cell(f": {n_errors} of {pluralize(n, 'episode')} ended with an error")]
+    return ConfirmDialog("again", "Play what again?", lambda: [line])
+
+
 def cancel_all_dialog(n_batches: int) -> ConfirmDialog:
     """The result is ``all`` or ``nothing``."""
     line = [Cell(pluralize(n_batches, "batch", "batches"), "head"), Cell(" that run or wait")]

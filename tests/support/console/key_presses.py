@@ -149,6 +149,7 @@ def running_battery() -> FakeSession:
     session = busy_session()
     battery = [batch_state(0, battery_id="battery"), batch_state(1, "queued", battery_id="battery", n_planned=0)]
     session.store.apply_list(node_list(*battery))
+    session.store.batches[battery[0].batch_id].n_errors = 2
     session.store.agents.append("react")
     session.store.apply_events([live(started(4, battery_id="battery"))])
     return session

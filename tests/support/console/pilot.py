@@ -28,6 +28,11 @@ def console_app(session: FakeSession, settings: Settings | None = None, ui_state
     return app
 
 
+def by_name(command: str) -> list[str]:
+    """Return the keys that run a command by the palette, which also finds ids."""
+    return ["ctrl+p", *command, "enter"]
+
+
 @asynccontextmanager
 async def console_pilot(session: FakeSession, size: tuple[int, int] = (120, 40)) -> AsyncIterator[Pilot[None]]:
     """Run a console on the real clock and yield its pilot."""

@@ -88,6 +88,7 @@ def additions(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_an_added_screen_has_a_key_in_the_key_bar_the_help_and_the_palette() -> None:
     ui_state = UiState()
     async with console_app(busy_session(), ui_state=ui_state).run_test(size=(200, 50), notifications=True) as pilot:
+        await pilot.press("5")
         await wait_for_widget_text(pilot, "KeyBar", "9 Notes")
         await pilot.press("9")
         await wait_for_text(pilot, "notes on 1 node", "a Add")

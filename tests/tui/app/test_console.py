@@ -44,7 +44,9 @@ SIZE = (80, 24)
 def test_command_ids_are_unique_and_keys_are_unique_in_each_scope() -> None:
     assert len({command.id for command in COMMANDS}) == len([*COMMANDS])
     for scope in {command.scope for command in COMMANDS}:
-        keys = [key for command in COMMANDS if command.scope == scope for key in command.keys.split(",")]
+        keys = [
+            key for command in COMMANDS if command.scope == scope for key in (command.keys or command.id).split(",")
+        ]
         assert len(set(keys)) == len(keys), scope
         ids = dict.fromkeys(binding.id for binding in bindings(scope))  # a command of a text field has two bindings
         assert list(ids) == [c.id for c in COMMANDS if c.scope == scope]
@@ -53,7 +55,7 @@ def test_command_ids_are_unique_and_keys_are_unique_in_each_scope() -> None:
 async def test_available_commands_are_listed_once() -> None:
     session = busy_session()
     async with Console(session).run_test(size=SIZE) as pilot:
-        for key, hint in (("2", "/ Filter"), ("3", "s Subject")):
+        for key, hint in (("2", "/ Filter"), ("3", "u Subject")):
             await pilot.press(key)
             await wait_for_text(pilot, hint)
             ids = [available.command.id for available in available_commands(pilot.app, session)]
@@ -159,14 +161,14 @@ async def test_an_unrequested_cancellation_of_the_session_ends_the_console() -> 
     assert session.closed.is_set()
 
 
-async def test_shift_n_restarts_the_node() -> None:
+async def test_ctrl_n_restarts_the_node() -> None:
     session = empty_session()
     async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
-        await pilot.press("N")
+        await pilot.press("ctrl+n")
         await wait_until(pilot, lambda: session.n_starts == 1, "a start")
         session.fake_control.refusal = ControlRequestError("these are files")
-        await pilot.press("N")
+        await pilot.press("ctrl+n")
         await wait_for_text(pilot, "these are files")
 
 

@@ -60,7 +60,7 @@ def test_run_open_and_export_episodes_by_keyboard_and_restore_the_terminal(tmp_p
         terminal.wait_for("exported to")
         assert exported.read_bytes() == next(data_dir.glob(f"runs/*/{exported.name}")).read_bytes()
         assert exported.stat().st_mode & 0o777 == 0o600
-        terminal.send("a")
+        terminal.send("B")
         terminal.wait_for("Events · ● live")
         terminal.wait_for(f"episode {newest['episode_id']}")
         terminal.wait_for("agentgym.episode.completed.v1")

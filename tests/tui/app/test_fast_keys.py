@@ -22,7 +22,7 @@ from agentgym_tui.widgets.lists import Table
 from tests.support.console.fake_session import FakeSession, busy_session, watching
 from tests.support.console.key_presses import running_battery, screen_name
 from tests.support.console.log_consoles import logs_app
-from tests.support.console.pilot import wait_for_text, wait_until
+from tests.support.console.pilot import by_name, wait_for_text, wait_until
 from tests.support.console.samples import episode_id
 
 pytestmark = pytest.mark.long
@@ -98,8 +98,8 @@ async def test_a_key_that_arrives_after_the_last_screen_closed_is_dropped(forwar
         (["colon", *"quit", "enter", "up", "enter"], ["cancel"], "LiveScreen"),
         (["colon", *"cancel", "enter", "up", "enter"], ["cancel"], "LiveScreen"),
         (["colon", *"cancel", "enter", "escape", "q"], [], "quit"),
-        (["6", "C", "y"], ["cancel"], "RunsScreen"),
-        (["6", "C", "n", "1", "R", "escape", "2"], [], "EpisodesScreen"),
+        (["6", *by_name("runs.cancel_all"), "y"], ["cancel"], "RunsScreen"),
+        (["6", *by_name("runs.cancel_all"), "n", "1", "R", "escape", "2"], [], "EpisodesScreen"),
         (["R", "question_mark", "escape", "escape", "3"], [], "EventsScreen"),
     ],
 )
@@ -135,7 +135,7 @@ async def test_keys_typed_ahead_open_an_episode_and_act_on_its_screen() -> None:
     app = Console(busy_session())
     async with app.run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "Transcript")
-        send_keys(pilot, ["tab", "enter", "J"])
+        send_keys(pilot, ["tab", "enter", "d"])
         await wait_until(pilot, lambda: app.focused is not None and app.focused.id == "json", "the file")
 
 
@@ -151,7 +151,7 @@ async def test_keys_keep_their_order_when_one_of_them_takes_seconds(monkeypatch:
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("2")
         await wait_until(pilot, lambda: bool(app.screen.query("#filter")), "a field")
-        send_keys(pilot, ["slash", "t", "enter", "enter", "J"])
+        send_keys(pilot, ["slash", "t", "enter", "enter", "d"])
         await wait_until(pilot, lambda: app.focused is not None and app.focused.id == "json", "the file")
 
 
@@ -164,7 +164,7 @@ async def test_text_typed_right_after_tab_goes_to_the_newly_focused_field() -> N
 
 @pytest.mark.parametrize(
     ("screen_key", "key", "field"),
-    [("2", "slash", "filter"), ("3", "slash", "filter"), ("3", "s", "entry"), ("3", "J", "entry")],
+    [("2", "slash", "filter"), ("3", "slash", "filter"), ("3", "u", "entry"), ("3", "J", "entry")],
 )
 async def test_text_typed_right_after_the_key_of_a_field_is_entered(screen_key: str, key: str, field: str) -> None:
     async with Console(busy_session()).run_test(size=(80, 24)) as pilot:

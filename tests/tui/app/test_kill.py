@@ -54,7 +54,7 @@ def test_a_killed_node_is_shown_as_lost_and_its_episode_as_interrupted(tmp_path:
         n_stored = len(read_episodes(data_dir))
         os.kill(before := node_pid(data_dir), signal.SIGKILL)
         terminal.wait_for("node lost", NODE_LOST_TIMEOUT_S)
-        terminal.send("N")
+        terminal.send("\x0e")  # ctrl+n
         terminal.wait_for(lambda: node_pid(data_dir) != before, 60)
         terminal.wait_for("● connected", 60)
         terminal.send("2")

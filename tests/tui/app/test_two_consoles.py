@@ -91,7 +91,7 @@ async def test_two_consoles_agree_while_each_of_them_sends_commands(tmp_path: Pa
             await wait_until_equal(one, other, "‖ paused")
 
             await select(one, f"batch {third}")
-            await one.press("K")
+            await one.press("shift+up")
             moved = [f"battery {battery}", f"batch {third}", f"batch {second}"]
             await wait_until(other, lambda: order(one) == order(other) == moved, "the new order")
 

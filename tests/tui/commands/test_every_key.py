@@ -9,9 +9,10 @@ import pytest
 from textual.widgets import Input
 
 from agentgym_tui.app import Console
-from agentgym_tui.commands import COMMANDS, apply_together, scope_of
+from agentgym_tui.commands import COMMANDS, QUESTIONS, apply_together, available_commands, scope_of
 from agentgym_tui.config import UiState
 from agentgym_tui.screens.base import ConsoleScreen
+from agentgym_tui.screens.dialogs.help import help_lines
 from agentgym_tui.services import messages
 from agentgym_tui.textual_compat import binding_ids
 from tests.support.console.key_presses import (
@@ -48,7 +49,7 @@ from tests.support.console.key_presses import (
     two_logs,
     wide_event,
 )
-from tests.support.console.pilot import console_app, screen_text, wait_for_text, wait_until
+from tests.support.console.pilot import by_name, console_app, screen_text, wait_for_text, wait_until
 from tests.support.console.result_sessions import results_session
 
 HELP, PALETTE = shows("╭─ Help"), shows("╭─ Commands")
@@ -65,9 +66,7 @@ SEQUENCES = {
             KeyPress("dialog.close", "escape", HELP, False),
             KeyPress("app.palette", "colon", PALETTE, True),
             KeyPress("palette.down", "down", cursor_of("#commands"), 1),
-            KeyPress("palette.down", "ctrl+n", cursor_of("#commands"), 2),
-            KeyPress("palette.up", "up", cursor_of("#commands"), 1),
-            KeyPress("palette.up", "ctrl+p", cursor_of("#commands"), 0),
+            KeyPress("palette.up", "up", cursor_of("#commands"), 0),
             KeyPress("palette.close", "escape", PALETTE, False),
             KeyPress("app.palette", "ctrl+p", PALETTE, True),
             KeyPress("palette.close", "escape", PALETTE, False),
@@ -83,24 +82,26 @@ SEQUENCES = {
             KeyPress("pane.reset", "equals_sign", pane_sizes, {}),
             KeyPress("table.sort", "o", sort_order),
             KeyPress("table.reverse", "O", sort_order),
-            KeyPress("app.screenshot", "ctrl+s", shows("screenshot written to"), True),
+            KeyPress("app.screenshot", "", shows("screenshot written to"), True),
+            KeyPress("app.settings", "", shows("╭─ Settings"), True),
+            KeyPress("dialog.close", "escape", shows("╭─ Settings"), False),
             KeyPress("app.messages", "exclamation_mark", screen_name, "MessagesDialog"),
             KeyPress("dialog.close", "escape", screen_name, "LiveScreen"),
-            KeyPress("node.start", "N", n_node_starts, 1),
-            KeyPress("node.restart", "ctrl+e", screen_name, "restart_node"),
+            KeyPress("node.start", "ctrl+n", n_node_starts, 1),
+            KeyPress("node.restart", "", screen_name, "restart_node"),
             KeyPress("restart_node.nothing", "escape", screen_name, "LiveScreen"),
-            KeyPress("node.restart", "ctrl+e", screen_name, "restart_node"),
+            KeyPress("node.restart", "", screen_name, "restart_node"),
             KeyPress("restart_node.nothing", "n", screen_name, "LiveScreen"),
-            KeyPress("node.restart", "ctrl+e", screen_name, "restart_node"),
+            KeyPress("node.restart", "", screen_name, "restart_node"),
             KeyPress("restart_node.restart", "y", n_node_restarts, 1),
-            KeyPress("node.stop", "ctrl+t", screen_name, "stop_node"),
+            KeyPress("node.stop", "", screen_name, "stop_node"),
             KeyPress("stop_node.nothing", "escape", screen_name, "LiveScreen"),
-            KeyPress("node.stop", "ctrl+t", screen_name, "stop_node"),
+            KeyPress("node.stop", "", screen_name, "stop_node"),
             KeyPress("stop_node.nothing", "n", screen_name, "LiveScreen"),
-            KeyPress("node.stop", "ctrl+t", screen_name, "stop_node"),
+            KeyPress("node.stop", "", screen_name, "stop_node"),
             KeyPress("", "up", focused_id, "drain"),
             KeyPress("", "enter", node_stops, [True]),
-            KeyPress("node.stop", "ctrl+t", screen_name, "stop_node"),
+            KeyPress("node.stop", "", screen_name, "stop_node"),
             KeyPress("stop_node.now", "y", node_stops, [True, False]),
         ],
     ),
@@ -108,12 +109,12 @@ SEQUENCES = {
         running_battery,
         "task 4",
         [
-            KeyPress("env.start", "S", n_requests, 1),
-            KeyPress("env.stop", "D", screen_name, "stop_server"),
+            KeyPress("env.start", "", n_requests, 1),
+            KeyPress("env.stop", "", screen_name, "stop_server"),
             KeyPress("stop_server.nothing", "escape", screen_name, "LiveScreen"),
-            KeyPress("env.stop", "D", screen_name, "stop_server"),
+            KeyPress("env.stop", "", screen_name, "stop_server"),
             KeyPress("stop_server.nothing", "n", screen_name, "LiveScreen"),
-            KeyPress("env.stop", "D", screen_name, "stop_server"),
+            KeyPress("env.stop", "", screen_name, "stop_server"),
             KeyPress("stop_server.stop", "y", n_requests, 2),
         ],
         ("j", "j", "j"),  # the environment that plays
@@ -126,11 +127,11 @@ SEQUENCES = {
                 press
                 for key in ("escape", "n")
                 for press in (
-                    KeyPress("node.history", "ctrl+g", screen_name, "send_history"),
+                    KeyPress("node.history", "", screen_name, "send_history"),
                     KeyPress("send_history.nothing", key, screen_name, "LiveScreen"),
                 )
             ),
-            KeyPress("node.history", "ctrl+g", screen_name, "send_history"),
+            KeyPress("node.history", "", screen_name, "send_history"),
             KeyPress("send_history.send", "y", n_sent_histories, 1),
         ],
     ),
@@ -187,7 +188,7 @@ SEQUENCES = {
             KeyPress("live.view", "v", focused_id, "rewards"),
             KeyPress("live.open", "enter", screen_name, "EpisodeScreen"),
             KeyPress("episode.back", "escape", screen_name, "LiveScreen"),
-            KeyPress("live.events", "a", screen_name, "EventsScreen"),
+            KeyPress("live.events", "B", screen_name, "EventsScreen"),
         ],
     ),
     "runs": KeySequence(
@@ -200,22 +201,30 @@ SEQUENCES = {
             KeyPress("filter.leave", "enter", focused_id, "runs"),
             KeyPress("runs.clear", "escape", shows("match m"), False),
             KeyPress("runs.pause", "space", n_requests, 1),
-            KeyPress("runs.pause_all", "P", n_requests, 2),
-            KeyPress("runs.replay", "a", n_requests, 3),
-            KeyPress("runs.errors", "e", n_requests, 4),
-            KeyPress("runs.up", "K", n_requests, 5),
-            KeyPress("runs.down", "J", n_requests, 6),
+            KeyPress("runs.pause_all", "", n_requests, 2),
+            KeyPress("runs.replay", "a", screen_name, "again"),
+            KeyPress("again.nothing", "escape", screen_name, "RunsScreen"),
+            KeyPress("runs.replay", "a", screen_name, "again"),
+            KeyPress("again.nothing", "n", screen_name, "RunsScreen"),
+            KeyPress("runs.replay", "a", screen_name, "again"),
+            KeyPress("", "shift+tab", focused_id, "errors"),
+            KeyPress("", "enter", n_requests_and_screen, (3, "RunsScreen")),
+            KeyPress("runs.replay", "a", screen_name, "again"),
+            KeyPress("", "tab", focused_id, "all"),
+            KeyPress("", "enter", n_requests_and_screen, (4, "RunsScreen")),
+            KeyPress("runs.up", "shift+up", n_requests, 5),
+            KeyPress("runs.down", "shift+down", n_requests, 6),
             KeyPress("runs.cancel", "x", n_requests, 7),
-            KeyPress("runs.cancel_all", "C", screen_name, "cancel_all"),
+            KeyPress("runs.cancel_all", "", screen_name, "cancel_all"),
             KeyPress("cancel_all.nothing", "escape", screen_name, "RunsScreen"),
-            KeyPress("runs.cancel_all", "C", screen_name, "cancel_all"),
+            KeyPress("runs.cancel_all", "", screen_name, "cancel_all"),
             KeyPress("cancel_all.nothing", "n", screen_name, "RunsScreen"),
-            KeyPress("runs.cancel_all", "C", screen_name, "cancel_all"),
+            KeyPress("runs.cancel_all", "", screen_name, "cancel_all"),
             KeyPress("cancel_all.all", "y", n_requests, 8),
             KeyPress("run.summary", "M", screen_name, "RunSummaryScreen"),
             KeyPress("summary.back", "escape", screen_name, "RunsScreen"),
             KeyPress("run.summary", "M", screen_name, "RunSummaryScreen"),
-            KeyPress("summary.results", "v", screen_name, "ResultsScreen"),
+            KeyPress("summary.results", "", screen_name, "ResultsScreen"),
             KeyPress("app.runs", "6", screen_name, "RunSummaryScreen"),
             KeyPress("summary.open", "enter", screen_name, "EpisodesScreen"),
             KeyPress("app.live", "1", screen_name, "LiveScreen"),
@@ -280,45 +289,45 @@ SEQUENCES = {
         [
             KeyPress("results.batches", "v", shows("Results by batch"), True),
             KeyPress("results.batches", "v", shows("Results by batch"), False),
-            KeyPress("results.mark", "m", shows("◆ compares with Maze"), True),
-            KeyPress("results.mark", "m", shows("◆"), False),
+            KeyPress("results.mark", "c", shows("◆ compares with Maze"), True),
+            KeyPress("results.mark", "c", shows("◆"), False),
             KeyPress("results.filter", "slash", focused_id, "filter"),
             KeyPress("", "r", shows("match r"), True),
             KeyPress("filter.leave", "enter", focused_id, "results"),
             KeyPress("results.clear", "escape", shows("match r"), False),
-            KeyPress("results.report", "a", screen_name, "EvalReportDialog"),
+            KeyPress("results.report", "S", screen_name, "EvalReportDialog"),
             KeyPress("report.copy", "y", clipboard),
             KeyPress("report.close", "escape", screen_name, "ResultsScreen"),
-            KeyPress("results.failures", "f", screen_name, "ClustersScreen"),
+            KeyPress("results.failures", "F", screen_name, "ClustersScreen"),
             KeyPress("clusters.filter", "slash", focused_id, "filter"),
             KeyPress("filter.clear", "escape", focused_id, "results"),
-            KeyPress("clusters.shortest", "v", screen_name, "EpisodeScreen"),
+            KeyPress("clusters.shortest", "space", screen_name, "EpisodeScreen"),
             KeyPress("episode.back", "escape", screen_name, "ClustersScreen"),
             KeyPress("clusters.open", "enter", shows("failure:"), True),
-            KeyPress("episodes.failures", "f", screen_name, "ClustersScreen"),
+            KeyPress("episodes.failures", "F", screen_name, "ClustersScreen"),
             KeyPress("clusters.back", "escape", screen_name, "EpisodesScreen"),
             KeyPress("app.results", "7", screen_name, "ClustersScreen"),
             KeyPress("clusters.back", "escape", screen_name, "ResultsScreen"),
-            KeyPress("results.tasks", "t", screen_name, "TaskMatrixScreen"),
+            KeyPress("results.tasks", "m", screen_name, "TaskMatrixScreen"),
             KeyPress("matrix.filter", "slash", focused_id, "filter"),
             KeyPress("filter.clear", "escape", focused_id, "results"),
             KeyPress("matrix.open", "enter", screen_name, "EpisodeScreen"),
             KeyPress("episode.back", "escape", screen_name, "TaskMatrixScreen"),
             KeyPress("matrix.compare", "c", screen_name, "CompareScreen"),
             KeyPress("compare.back", "escape", screen_name, "TaskMatrixScreen"),
-            KeyPress("matrix.episodes", "e", screen_name, "EpisodesScreen"),
+            KeyPress("matrix.episodes", "", screen_name, "EpisodesScreen"),
             KeyPress("app.results", "7", screen_name, "TaskMatrixScreen"),
             KeyPress("matrix.back", "escape", screen_name, "ResultsScreen"),
             KeyPress("results.open", "enter", screen_name, "EpisodesScreen"),
             KeyPress("app.results", "7", screen_name, "ResultsScreen"),
-            KeyPress("results.errors", "e", shows("outcome:error"), True),
+            KeyPress("results.errors", "", shows("outcome:error"), True),
             KeyPress("app.results", "7", screen_name, "ResultsScreen"),
-            KeyPress("results.success", "s", shows("outcome:success"), True),
+            KeyPress("results.success", "", shows("outcome:success"), True),
             KeyPress("app.results", "7", screen_name, "ResultsScreen"),
             KeyPress("", "j", cursor_of("#results"), 1),
-            KeyPress("results.mark", "m", shows("◆ compares with Wordle"), True),
+            KeyPress("results.mark", "c", shows("◆ compares with Wordle"), True),
             KeyPress("", "j", cursor_of("#results"), 2),
-            KeyPress("results.mark", "m", screen_name, "ComparisonScreen"),
+            KeyPress("results.mark", "c", screen_name, "ComparisonScreen"),
             KeyPress("comparison.filter", "slash", focused_id, "filter"),
             KeyPress("filter.clear", "escape", focused_id, "results"),
             KeyPress("comparison.compare", "c", screen_name, "CompareScreen"),
@@ -371,8 +380,8 @@ SEQUENCES = {
             KeyPress("whole.observations", "V", shows("folded: observations"), True),
             KeyPress("whole.thoughts", "H", shows("no texts of the kind: thoughts"), True),
             KeyPress("whole.tool", "K", shows("observations, tool calls"), True),
-            KeyPress("whole.answers", "A", shows("tool calls, answers"), True),
-            KeyPress("whole.notes", "Z", shows("answers, notes"), True),
+            KeyPress("whole.answers", "", shows("tool calls, answers"), True),
+            KeyPress("whole.notes", "", shows("answers, notes"), True),
             KeyPress("episode.find", "slash", shows("words in this view"), True),
             KeyPress("find.leave", "escape", shows("words in this view"), False),
             KeyPress("", "slash", shows("words in this view"), True),
@@ -411,8 +420,9 @@ SEQUENCES = {
             KeyPress("episodes.filter", "slash", focused_id, "filter"),
             KeyPress("filter.older", "up", shows("match 7"), True),
             KeyPress("filter.clear", "escape", focused_id, "episodes"),
-            KeyPress("queries.open", "ctrl+o", screen_name, "SavedQueries"),
+            KeyPress("queries.open", "Q", screen_name, "SavedQueries"),
             KeyPress("saved.close", "escape", screen_name, "EpisodesScreen"),
+            KeyPress("episodes.copy_path", "C", clipboard),
             KeyPress("episodes.pager", "P", shows("not opened"), True),
             KeyPress("episodes.editor", "E", shows("not opened"), True),
             KeyPress("episodes.compare", "c", shows("is marked"), True),
@@ -420,9 +430,14 @@ SEQUENCES = {
             KeyPress("episodes.compare", "c", screen_name, "CompareScreen"),
             KeyPress("compare.next", "n", shows("last difference"), True),
             KeyPress("compare.previous", "p", shows("first difference"), True),
-            KeyPress("compare.open_a", "A", screen_name, "EpisodeScreen"),
+            KeyPress("compare.open", "enter", screen_name, "EpisodeScreen"),
+            KeyPress("", "p", shows("1 of 2"), True),
             KeyPress("episode.back", "escape", screen_name, "CompareScreen"),
-            KeyPress("compare.open_b", "B", screen_name, "EpisodeScreen"),
+            KeyPress("", "right", shows("▸B"), True),
+            KeyPress("", "left", shows("▸A"), True),
+            KeyPress("", "l", shows("▸B"), True),
+            KeyPress("compare.open", "enter", screen_name, "EpisodeScreen"),
+            KeyPress("", "n", shows("2 of 2"), True),
             KeyPress("episode.back", "escape", screen_name, "CompareScreen"),
             KeyPress("compare.back", "escape", screen_name, "EpisodesScreen"),
             KeyPress("", "k", cursor_of("#episodes"), 0),
@@ -433,7 +448,7 @@ SEQUENCES = {
             KeyPress("trace.zoom", "space", shows("space: all"), True),
             KeyPress("trace.write", "ctrl+y", lambda app: "ui.perfetto.dev" in messages(app)[0].text, True),
             KeyPress("episode.world", "W", shows("● World"), True),
-            KeyPress("episode.json", "J", shows("● JSON"), True),
+            KeyPress("episode.json", "d", shows("● JSON"), True),
             KeyPress("episode.evaluation", "v", shows("● Evaluation"), True),
             KeyPress("episode.copy", "y", clipboard),
             KeyPress("episode.transcript", "t", shows("● Transcript"), True),
@@ -464,11 +479,11 @@ SEQUENCES = {
             KeyPress("", "h", shows(" g h "), True),
             KeyPress("tags.save", "enter", focused_id, "save"),
             KeyPress("", "enter", shows("#g #h"), True),
-            KeyPress("episode.note", "m", screen_name, "TagDialog"),
+            KeyPress("episode.note", "i", screen_name, "TagDialog"),
             KeyPress("", "w", shows("╭─ Tags and notes of step"), True),
             KeyPress("tags.save", "enter", focused_id, "save"),
             KeyPress("", "enter", shows("note on the step"), True),
-            KeyPress("episode.note", "m", screen_name, "TagDialog"),
+            KeyPress("episode.note", "i", screen_name, "TagDialog"),
             KeyPress("", "tab", focused_id, "notes"),
             KeyPress("tags.remove", "D", shows("ada  w"), False),
             KeyPress("tags.close", "escape", shows("note on the step"), False),
@@ -479,7 +494,7 @@ SEQUENCES = {
         "3 episodes",
         [
             KeyPress("episodes.select", "space", shows("●1 selected"), True),
-            KeyPress("episodes.select_all", "a", shows("●3 selected"), True),
+            KeyPress("episodes.select_all", "ctrl+a", shows("●3 selected"), True),
             *(
                 KeyPress(command, key, read, expected)
                 for name, key, dialog in (("archive", "A", "archive"), ("delete", "D", "delete"))
@@ -490,7 +505,7 @@ SEQUENCES = {
                     (f"{name}.nothing", "n", screen_name, "EpisodesScreen"),
                     (f"episodes.{name}", key, screen_name, dialog),
                     (f"{name}.{name}", "y", shows(f"episodes {name}d" if name != "delete" else "deleted"), True),
-                    ("", "a", shows("●3 selected"), True),
+                    ("", "ctrl+a", shows("●3 selected"), True),
                 )
             ),
             KeyPress("episodes.export", "e", screen_name, "ExportForm"),
@@ -536,7 +551,7 @@ SEQUENCES = {
             KeyPress("", "v", focused_id, "trace"),
             KeyPress("", "v", focused_id, "rewards"),
             KeyPress("", "enter", screen_name, "EpisodeScreen"),
-            KeyPress("episode.events", "a", screen_name, "EventsScreen"),
+            KeyPress("episode.events", "B", screen_name, "EventsScreen"),
         ],
     ),
     "events": KeySequence(
@@ -555,15 +570,20 @@ SEQUENCES = {
             KeyPress("list.left", "left", scroll_offset("#payload"), 0),
             KeyPress("events.tree", "t", focused_id, "subjects"),
             KeyPress("", "j", cursor_of("#subjects"), 1),
-            KeyPress("events.fold", "c", shows("▹ orders (1)"), True),
+            KeyPress("", "left", shows("▹ orders (1)"), True),
+            KeyPress("", "l", shows("▾ orders"), True),
+            KeyPress("", "j", cursor_of("#subjects"), 2),
+            KeyPress("", "h", cursor_of("#subjects"), 1),
+            KeyPress("", "h", shows("▹ orders (1)"), True),
+            KeyPress("", "right", shows("▾ orders"), True),
             KeyPress("events.tree", "t", focused_id, "messages"),
             KeyPress("events.filter", "slash", focused_id, "filter"),
             KeyPress("filter.clear", "escape", focused_id, "messages"),
-            KeyPress("events.episode", "a", shows("episode xxxx"), True),
+            KeyPress("events.episode", "B", shows("episode xxxx"), True),
             KeyPress("events.go_to", "J", focused_id, "entry"),
             KeyPress("entry.leave", "escape", focused_id, "messages"),
-            KeyPress("events.subject", "s", focused_id, "entry"),
-            KeyPress("", "x", shows("sx"), False),
+            KeyPress("events.subject", "u", focused_id, "entry"),
+            KeyPress("", "x", shows("ux"), False),
             KeyPress("entry.take", "enter", focused_id, "messages"),
             KeyPress("events.clear", "escape", shows("episode xxxx"), False),
         ],
@@ -588,14 +608,19 @@ async def test_each_key_has_its_effect(name: str, tmp_path: Path, monkeypatch: p
                 f"a screen for {press}",
             )
             check_scopes(app)
+            check_help(app)
             before = press.read(app)
-            await pilot.press(press.key)
+            await pilot.press(*keys_of(press))
             if press.expected is ...:
                 await wait_until(pilot, lambda: press.read(app) != before, f"{press}, not {before!r}")  # noqa: B023
             else:
                 await wait_until(pilot, lambda: press.read(app) == press.expected, str(press))  # noqa: B023
     for log in app.session.logs:
         log.close()
+
+
+def keys_of(press: KeyPress) -> list[str]:
+    return [press.key] if press.key else by_name(press.command)
 
 
 def check_scopes(app: Console) -> None:
@@ -617,15 +642,25 @@ def check_scopes(app: Console) -> None:
     assert [pair for pair in apart if not own & {*pair}] == []
 
 
+def check_help(app: Console) -> None:
+    """No two sections of the help have one name, and it has all keys that apply."""
+    commands = [each.command for each in available_commands(app, app.session)]
+    lines = ["".join(cell.text for cell in line) for line in help_lines(commands, app.keys, 200)]
+    sections = [line for line in lines if line and not line.startswith(" ")]
+    assert len(sections) == len({*sections})
+    assert all(any(f"  {command.title}" in line for line in lines) for command in commands)
+
+
 def test_every_key_of_every_command_is_pressed() -> None:
     pressed = {(press.command, press.key) for sequence in SEQUENCES.values() for press in sequence.presses}
-    all_keys = {(command.id, key) for command in COMMANDS for key in command.keys.split(",") if key}
-    assert all_keys - pressed == set()
+    all_keys = {(command.id, key) for command in COMMANDS for key in command.keys.split(",")}
+    answers = {(command.id, "") for command in COMMANDS if command.scope in QUESTIONS}  # the buttons have them
+    assert all_keys - pressed - answers == {("app.suspend", "ctrl+z")}
 
 
 @pytest.mark.parametrize("scope", ["live", "machine", "runs", "summary", "episodes", "episode", "events", "log"])
 def test_no_key_has_two_commands_on_a_screen(scope: str) -> None:
     commands = [command for command in COMMANDS if command.scope in (scope, "run", "everywhere", "list", "table")]
-    keys = [key for command in commands for key in command.keys.split(",")]
+    keys = [key for command in commands if command.keys for key in command.keys.split(",")]
     shared = {key for key in keys if keys.count(key) > 1}
     assert shared <= {"enter"}  # a list handles it or leaves it to its screen

@@ -44,12 +44,12 @@ def problems_in(text: str) -> list[str]:
 
 def test_all_settings_are_read_and_problems_listed() -> None:
     parsed = parse_settings(
-        b"keymap: {run.selected: u, list.down: [j, down, 0], run.battery: '?, B'}\n"
+        b"keymap: {run.selected: U, list.down: [j, down, 0], run.battery: '?, %'}\n"
         b"theme: nord\nnotify: {toast: false, bell: true, desktop: true}\nkeymap2: x\n"
     )
     assert parsed.theme == "nord"
     assert parsed.notify == Notify(toast=False, bell=True, desktop=True)
-    assert parsed.keys.overrides == {"run.selected": "u", "list.down": "j,down,0"}
+    assert parsed.keys.overrides == {"run.selected": "U", "list.down": "j,down,0"}
     assert list(parsed.problems) == [
         "unknown setting keymap2",
         "keymap: run.battery: ? is already the key of app.help",
@@ -112,7 +112,7 @@ def test_a_file_that_is_not_utf8_is_reported() -> None:
 
 def test_commands_may_swap_keys_and_reuse_keys_of_other_scopes() -> None:
     swapped = "run.cancel: s, run.step: x"
-    assert problems_in(f"keymap: {{{swapped}, episode.next: x, quit.stop: r, list.down: [down, ctrl+n]}}") == []
+    assert problems_in(f"keymap: {{{swapped}, episode.next: x, quit.stop: r, list.down: [down, ctrl+y]}}") == []
     # o sorts the table on the same screen
     assert problems_in("keymap: {live.open: 'enter,o', list.choose: enter}") != []
     assert problems_in("keymap: {live.open: 'enter,0', list.choose: enter}") == []

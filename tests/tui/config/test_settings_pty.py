@@ -66,12 +66,12 @@ def test_a_control_key_is_recognized_by_the_character_it_sends(
 def test_custom_keys_work_and_the_next_start_restores_the_ui_state(tmp_path: Path) -> None:
     home = tmp_path / "agentgym-console"
     home.mkdir()
-    (home / "console.yaml").write_text("keymap: {app.quit: Q, table.sort: u, run.cancel: s, nothing: x}\ntheme: nord\n")
+    (home / "console.yaml").write_text("keymap: {app.quit: Z, table.sort: U, run.cancel: s, nothing: x}\ntheme: nord\n")
     with start_console(tmp_path) as terminal:
         terminal.wait_for("started ▼")
         terminal.wait_for("keymap: unknown command nothing")
         terminal.wait_for("run.cancel: s is already the key of run.step")
-        terminal.send("qu")
+        terminal.send("qU")
         terminal.wait_for("by environment ▲")
         terminal.send("/")
         terminal.wait_for("words and fields, such as")
@@ -79,10 +79,10 @@ def test_custom_keys_work_and_the_next_start_restores_the_ui_state(tmp_path: Pat
         terminal.send("maze")
         terminal.wait_for("match maze")
         terminal.send("\r")
-        terminal.wait_for("Q Quit")
+        terminal.wait_for("Z Quit")
         terminal.wait_until_quiet()
         assert COLOR.search(terminal.raw)
-        terminal.send("Q")
+        terminal.send("Z")
         assert terminal.wait_exit() == 0
         assert terminal.modes == INITIAL_MODES and foreign_escapes(terminal.raw) == []
     ui_state_file = home / "console.json"
@@ -90,7 +90,7 @@ def test_custom_keys_work_and_the_next_start_restores_the_ui_state(tmp_path: Pat
     with start_console(tmp_path, NO_COLOR="1") as terminal:
         terminal.wait_for("match maze")
         terminal.wait_for("by environment ▲")
-        terminal.send("Q")
+        terminal.send("Z")
         assert terminal.wait_exit() == 0
         assert not COLOR.search(terminal.raw)
     ui_state_file.write_bytes(b'{"filters": {"episodes": "\x1b[2J\xff')
@@ -101,7 +101,7 @@ def test_custom_keys_work_and_the_next_start_restores_the_ui_state(tmp_path: Pat
 
 KEYS_AND_TEXTS = (
     *(("R", "╭─ Run"), (ESCAPE, "Environments"), ("?", "╭─ Help"), (ESCAPE, "Environments"), ("2", "✗ unreadable")),
-    *(("gj", "▸"), (ENTER, "● Transcript"), ("w", "● Trace"), ("J", "● JSON"), (ESCAPE, "✗ unreadable")),
+    *(("gj", "▸"), (ENTER, "● Transcript"), ("w", "● Trace"), ("d", "● JSON"), (ESCAPE, "✗ unreadable")),
     *(("3", "● Formatted"), (" ", "‖ paused"), ("t", "▾"), ("q", "╭─")),
 )  # fmt: skip
 

@@ -20,7 +20,7 @@ async def test_custom_keys_work_and_are_shown_everywhere() -> None:
     assert settings.problems == ()
     app = console_app(busy_session(), settings)
     async with app.run_test(size=SIZE) as pilot:
-        await wait_for_text(pilot, "task 3", "f4 Battery", "I Episodes", "f7 Help")
+        await wait_for_text(pilot, "task 3", "f4 Battery", "f7 More")
         await pilot.press("b")
         assert isinstance(app.screen, LiveScreen)
         await pilot.press("f4")
@@ -28,7 +28,7 @@ async def test_custom_keys_work_and_are_shown_everywhere() -> None:
         await pilot.press("escape", "f7")
         await wait_for_text(pilot, "╭─ Help", "  f4 ")
         await pilot.press("escape", "colon", *"battery")
-        await wait_for_text(pilot, "╭─ Commands", "f4    Battery")
+        await wait_for_text(pilot, "╭─ Commands", "f4      Battery")
         await pilot.press("escape", "q")
         await wait_for_text(pilot, "Quit (f2)")
         await pilot.press("escape", "f5")
@@ -59,7 +59,7 @@ async def test_titles_and_dialogs_show_custom_keys() -> None:
         await pilot.press("f7", "tab", "k")
         await wait_for_text(pilot, "not following (f10)")
         await pilot.press("f3")
-        await wait_for_text(pilot, "● Transcript f8", "○ Trace f11", "○ JSON J")
+        await wait_for_text(pilot, "● Transcript f8", "○ Trace f11", "○ JSON d")
 
 
 EVENT_KEYS = b"""keymap: {events.pause: f6, events.go_to: i, events.subject: S, entry.take: f7, entry.leave: f8,
@@ -95,7 +95,7 @@ async def test_custom_keys_work_on_the_events_screen_and_in_its_input_fields() -
         await pilot.press("question_mark")
         await wait_for_text(pilot, "╭─ Help", "f6               Pause", "i                Jump")
         await pilot.press("escape", "colon", *"jump")
-        await wait_for_text(pilot, "╭─ Commands", "i     Jump")
+        await wait_for_text(pilot, "╭─ Commands", "i       Jump")
 
 
 async def test_ignored_settings_are_listed_at_the_start() -> None:

@@ -163,7 +163,7 @@ def metrics(n: int = 1, **fields: Any) -> Callable[[RunStore], None]:  # noqa: A
 
 
 WRONG: list[tuple[Callable[[RunStore], None], str, str, str]] = [
-    (lambda store: store.mark_node_lost(NODE), "node", "it is silent or its process is gone", "press N to start"),
+    (lambda store: store.mark_node_lost(NODE), "node", "it is silent or its process is gone", "press ^n to start"),
     (lambda store: busy_host(store, cpu=99.0), "CPU", "the CPU is at 99%", "fewer episodes at once"),
     (lambda store: busy_host(store, ram=95.0), "memory", "the memory is 95% full", "fewer workers"),
     (health(heartbeat("nothing can be stored in /srv: its disk is full; 2 batches wait")), "disk",
@@ -186,7 +186,7 @@ WRONG: list[tuple[Callable[[RunStore], None], str, str, str]] = [
     (health(model_health("vllm", "slow", "4 s")), "vllm", "it answers slowly: 4 s", "play fewer episodes at once"),
     (health(model_health("vllm", "up", None, rest_s=12.0)), "vllm", "skip it for 12 s", "try it again by themselves"),
     (health(env_health("WebShop", "down", transport="http", cause="refused")), "WebShop",
-     "its server does not answer: refused", "on Live, press S to start its server"),
+     "its server does not answer: refused", 'on Live, press ^p "Start server" to start its server'),
     (health(env_health("WebShop", "wrong", transport="http", cause="it serves Maze")), "WebShop",
      "another server answers at its address: it serves Maze", "correct its address"),
     (health(env_health("WebShop", "slow", transport="http")), "WebShop", "answers slowly", "give its server more CPU"),
@@ -196,8 +196,8 @@ WRONG: list[tuple[Callable[[RunStore], None], str, str, str]] = [
      "played again; press 4 for the reason in the node's log"),
     (workers(waiting_for="WebShop at 127.0.0.1:36005"), "Wordle", "it waits: WebShop at", "start the server again"),
     (link("stalled", "no answer"), "connection", "the broker is silent: no answer", "reconnects by itself"),
-    (link("disconnected", "reset"), "connection", "the connection is lost: reset", "press N to start the node again"),
-    (link("failed", "refused"), "connection", "no connection: refused", "press N to start the node again"),
+    (link("disconnected", "reset"), "connection", "the connection is lost: reset", "press ^n to start the node again"),
+    (link("failed", "refused"), "connection", "no connection: refused", "press ^n to start the node again"),
     (lambda store: store.apply_events([Notice(kind="gap", text="left the stream", count=3)]), "messages",
      "3 messages were lost", "complete on disk"),
 ]  # fmt: skip
@@ -547,5 +547,5 @@ def test_an_external_broker_without_the_earlier_events_has_a_note_that_counts_as
     shown = texts(store, width=200)
     place = next(place for place, text in enumerate(shown) if text.startswith("external ⚠ nats://"))
     assert shown[place + 1].startswith("i 1 earlier event was not sent to nats://")
-    assert shown[place + 2] == "→ press ^g to send them" and problems(store) == []
+    assert shown[place + 2] == '→ press ^p "Send earlier" to send them' and problems(store) == []
     assert not any(map(has_unsafe_chars, shown))

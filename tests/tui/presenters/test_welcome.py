@@ -73,7 +73,7 @@ def test_the_complete_cause_of_a_failure_is_shown(width: int) -> None:
     assert max(map(len, shown)) <= width
     assert CAUSE in " ".join(each.strip() for each in shown)
     assert shown[0] == "Missing"
-    assert any("→ N  retries" in each for each in shown)
+    assert any("→ ^n  retries" in each for each in shown)
     busy = busy_store()
     busy.set_link(BusLink(status="failed", cause=CAUSE[-100:]))
     assert CAUSE[-100:] in " ".join(

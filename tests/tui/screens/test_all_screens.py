@@ -21,7 +21,7 @@ from tests.support.console.fake_session import (
     sortable_session,
     watching,
 )
-from tests.support.console.pilot import SIZE, console_app, row_keys, screen_text, wait_for_text, wait_until
+from tests.support.console.pilot import SIZE, by_name, console_app, row_keys, screen_text, wait_for_text, wait_until
 from tests.support.console.samples import episode_id, hostile_store
 from tests.support.network_references import svg_references
 
@@ -34,7 +34,7 @@ async def test_a_screenshot_has_the_text_of_the_screen_and_no_control_characters
     monkeypatch.chdir(tmp_path)
     async with console_app(FakeSession(hostile_store())).run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "␛")
-        await pilot.press("ctrl+s")
+        await pilot.press(*by_name("app.screenshot"))
         await wait_for_text(pilot, "screenshot written to", ".svg")
         [screenshot] = files_in(tmp_path)
         assert (
@@ -45,7 +45,7 @@ async def test_a_screenshot_has_the_text_of_the_screen_and_no_control_characters
         assert not has_unsafe_chars(text.replace("\xa0", " ")) and "<script" not in text
         assert svg_references(text) == []
         monkeypatch.chdir("/proc")
-        await pilot.press("ctrl+s")
+        await pilot.press(*by_name("app.screenshot"))
         await wait_for_text(pilot, "screenshot failed: /proc is not writable")
 
 
@@ -100,7 +100,7 @@ async def test_filter_and_subjects_of_the_events_are_restored() -> None:
         await wait_until(
             pilot, lambda: session.fake_events.opened[-1][0] == (">",) and not ui_state.filters, "all subjects"
         )
-        await pilot.press("s", *"zoo", "enter", "slash", *"x", "enter")
+        await pilot.press("u", *"zoo", "enter", "slash", *"x", "enter")
         await wait_until(
             pilot, lambda: ui_state.filters == {"events.subjects": "zoo", "events": "x"}, "the stored filters"
         )

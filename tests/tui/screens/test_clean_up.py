@@ -68,7 +68,7 @@ async def test_ten_are_selected_and_archived(session: FakeSession) -> None:
 async def test_all_of_a_query_are_deleted_after_a_warning(session: FakeSession) -> None:
     async with console_pilot(session) as pilot:
         await show_episodes(pilot, 15)
-        await pilot.press("slash", *"env:maze outcome:failure", "enter", "a")
+        await pilot.press("slash", *"env:maze outcome:failure", "enter", "ctrl+a")
         await wait_for_widget_text(pilot, SUMMARY, "●12 selected")
         await pilot.press("escape")
         await wait_for_widget_text(pilot, SUMMARY, "15 episodes · ●12 selected")
@@ -96,7 +96,7 @@ async def test_a_selection_survives_another_filter_and_can_be_taken_back(session
         await show_episodes(pilot, 15)
         await pilot.press("space", "slash", *"env:maze", "enter")
         await wait_for_widget_text(pilot, SUMMARY, "●1 selected, 1 of them not shown")
-        await pilot.press("a", "a", "space", "k", "space")
+        await pilot.press("ctrl+a", "ctrl+a", "space", "k", "space")
         await wait_for_widget_text(pilot, SUMMARY, "●1 selected, 1 of them not shown")
 
 

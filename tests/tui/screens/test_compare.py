@@ -60,14 +60,14 @@ async def test_two_marked_episodes_are_compared(
         assert session.store.marked_episode == episodes[1].episode_id
         await pilot.press("j", "c")
         await wait_for_widget_text(
-            pilot, HEADING, "2 of 3 steps differ, the first is step 1", "A  ✗ failure", "B  ✓ success"
+            pilot, HEADING, "2 of 3 steps differ, the first is step 1", "▸A  ✗ failure", "B  ✓ success"
         )
         await wait_for_widget_text(pilot, TEXTS, "a blue door", "a red door")
         assert not has_unsafe_chars(screen_text(pilot.app))
         await pilot.press("n")
         await wait_for_widget_text(pilot, TEXTS, "(no such step)", "done")
         assert "only B: open" in widget_text(pilot, STEPS)
-        await pilot.press("B")
+        await pilot.press("right", "enter")
         await wait_for_widget_text(pilot, HEADING, "success", "Maze task 4", "2 of 2")
         await pilot.press("p")  # the other side
         await wait_for_widget_text(pilot, HEADING, "failure", "1 of 2")

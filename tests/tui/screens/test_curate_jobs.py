@@ -75,7 +75,7 @@ async def test_all_babyai_failures_of_the_random_agent(session: FakeSession) -> 
     async with console_pilot(session) as pilot:
         await show(pilot, "env:babyai agent:random outcome:failure", "12 match")
         assert widget_text(pilot, LIST).count("✗ failure") == 12
-        await pilot.press("f")
+        await pilot.press("F")
         await wait_for_widget_text(pilot, SUMMARY, "12 failed episodes · 1 cluster", "agent:random")
         await wait_for_widget_text(pilot, "#results", "wrong", "go …", "The door is locked")
         await pilot.press("enter")
@@ -86,10 +86,10 @@ async def test_failures_are_opened_from_results(session: FakeSession) -> None:
     async with console_pilot(session) as pilot:
         await pilot.press("7")
         await wait_for_widget_text(pilot, "#results", "BabyAI", "Maze")
-        await pilot.press("slash", *"env:maze agent:random", "enter", "f")
+        await pilot.press("slash", *"env:maze agent:random", "enter", "F")
         await wait_for_widget_text(pilot, SUMMARY, "3 failed episodes · 1 cluster")
         await wait_for_widget_text(pilot, "#detail", "the environment ended it without success: go …", "shortest: ")
-        await pilot.press("v")
+        await pilot.press("space")
         await wait_for_widget_text(pilot, HEADING, "Maze task", "of 3")
         await pilot.press("escape", "enter")
         await wait_for_widget_text(pilot, SUMMARY, "20 episodes · 3 match")
@@ -100,9 +100,9 @@ async def test_the_shortest_failure_goes_on_among_those_of_the_filtered_list(ses
     session.store.apply_tags({row.episode_id: ["hard"] for row in session.library.rows() if row.task_index < 2})
     async with console_pilot(session) as pilot:
         await show(pilot, 'text:"door is locked" (task:2..3 OR tag:hard)', "4 match")
-        await pilot.press("f")
+        await pilot.press("F")
         await wait_for_widget_text(pilot, SUMMARY, "4 failed episodes · 1 cluster")
-        await pilot.press("v")
+        await pilot.press("space")
         await wait_for_widget_text(pilot, HEADING, "BabyAI task 0", "4 of 4")
         await pilot.press("p")
         await wait_for_widget_text(pilot, HEADING, "BabyAI task 1", "3 of 4")
@@ -164,7 +164,7 @@ async def test_one_is_annotated_and_found(session: FakeSession) -> None:
         await show(pilot, "env:babyai agent:random outcome:failure", "12 match")
         await pilot.press("enter")
         await wait_for_widget_text(pilot, "#steps", "go right")
-        await pilot.press("j", "m")
+        await pilot.press("j", "i")
         await wait_for_text(pilot, "Tags and notes of step 1")
         await pilot.press(*"needs the key", "enter", "enter")
         await wait_for_widget_text(pilot, TRANSCRIPT, "needs the key")
@@ -178,7 +178,7 @@ async def test_a_selection_is_exported(session: FakeSession, tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     async with console_pilot(session) as pilot:
         await show(pilot, "env:babyai agent:random", "14 match")
-        await pilot.press("a", "e")
+        await pilot.press("ctrl+a", "e")
         await wait_for_text(pilot, "Export 14 episodes")
         form = pilot.app.screen
         while "ATIF" not in screen_text(pilot.app):
@@ -201,7 +201,7 @@ async def test_an_audit_of_a_selection_writes_nothing(
     monkeypatch.chdir(tmp_path)
     async with console_pilot(session) as pilot:
         await show(pilot, "env:babyai agent:random", "14 match")
-        await pilot.press("a", "e")
+        await pilot.press("ctrl+a", "e")
         await wait_for_text(pilot, "Export 14 episodes")
         await pilot.press("enter", "right", "enter")
         await wait_for_text(pilot, "this export would train 0% of its groups (0 of 14)", "trained steps")

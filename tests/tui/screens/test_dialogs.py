@@ -9,7 +9,19 @@ import pytest
 from textual.widgets import Button, Input
 
 from agentgym_tui.app import Console
-from agentgym_tui.commands import COMMANDS, QUESTIONS, AvailableCommand, Command, available_commands, commands_of
+from agentgym_tui.commands import (
+    APP_SCOPES,
+    COMMANDS,
+    QUESTIONS,
+    SCREENS,
+    AvailableCommand,
+    Command,
+    available_commands,
+    commands_of,
+    known_commands,
+    scope_of,
+)
+from agentgym_tui.config import UiState, parse_settings
 from agentgym_tui.presenters.cells import LIST_MARGIN, Cell
 from agentgym_tui.screens.dialogs.forms import BatteryPicker
 from agentgym_tui.screens.dialogs.help import CommandPalette, HelpDialog, search
@@ -28,7 +40,10 @@ from tests.support.console.fake_session import (
 )
 from tests.support.console.key_presses import curated_files
 from tests.support.console.pilot import (
+    console_app,
+    console_pilot,
     screen_text,
+    toast_text,
     wait_for_no_text,
     wait_for_text,
     wait_for_widget_text,
@@ -93,7 +108,7 @@ async def test_the_key_bar_shows_help_palette_and_quit_on_every_screen(width: in
     async with Console(busy_session()).run_test(size=(width, 24)) as pilot:
         for key in ("1", "2", "3", "6"):
             await pilot.press(key)
-            await wait_for_widget_text(pilot, "KeyBar", "? ", "^p Palette", "q Quit")
+            await wait_for_widget_text(pilot, "KeyBar", "? ", "^p Commands", "q Quit")
             screens.add(pilot.app.screen)
     assert len(screens) == 4
 
@@ -110,7 +125,8 @@ async def test_the_key_bar_says_whether_keys_of_the_screen_do_not_fit(
         await pilot.press(key)
         await wait_for_widget_text(pilot, "KeyBar", "? ", "q Quit")
         shown = widget_text(pilot, "KeyBar")
-        commands = [command for scope in scopes for command in commands_of(scope) if command.footer]
+        commands = [command for scope in scopes for command in commands_of(scope)]
+        commands = [each for each in commands if each.keys and each.available.is_met(session)]
         does_not_fit = any(f" {command.title} " not in shown for command in commands)
         assert ("? More" in shown, "? Help" in shown) == (does_not_fit, not does_not_fit)
 
@@ -136,7 +152,7 @@ async def test_the_palette_filters_and_runs_commands() -> None:
         await wait_for_no_text(pilot, "repeat the last run")
         await pilot.press("enter")
         await wait_for_text(pilot, "╭─ Battery")
-        await pilot.press("escape", "colon", "down", "up", "ctrl+n", "enter")
+        await pilot.press("escape", "colon", "down", "up", "down", "enter")
         await wait_for_text(pilot, "╭─ Run")
         await pilot.press("escape", "colon", "escape")
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen), "live")
@@ -153,6 +169,51 @@ async def test_a_double_click_in_the_palette_runs_a_command_and_enter_without_a_
         )
         await pilot.click("#commands", offset=(10, 0), times=2)
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, HelpDialog), "help")
+
+
+async def test_the_palette_has_every_command_and_says_why_one_cannot_run_now() -> None:
+    session = files_session(3)
+    app = console_app(session)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await wait_for_text(pilot, "3 episodes")
+        known = known_commands(app, session)
+        screens = {*APP_SCOPES, *(screen.id for screen in SCREENS)}
+        outside = {each.id for each in COMMANDS if scope_of(each.scope).where or each.scope in screens}
+        assert {each.command.id for each in known} == outside
+        await pilot.press("ctrl+p", *"failures")
+        await wait_for_text(
+            pilot, "▸F       Failures       how they failed", "F       Failures       on Results: press 7"
+        )
+        await pilot.press("down", "enter")
+        await wait_until(pilot, lambda: "Failures: on Results: press 7" in toast_text(pilot), "the reason")
+        await pilot.press("escape", "ctrl+p", *"stop node", "enter")
+        await wait_until(pilot, lambda: "Stop node: these are files" in toast_text(pilot), "the requirement")
+        await pilot.press(*"xyz")
+        await wait_for_text(pilot, "No command has these words")
+        await pilot.press("enter")
+        assert isinstance(app.screen, CommandPalette)
+
+
+@pytest.mark.parametrize(("settings", "next_theme"), [("", "nord"), ("theme: dracula", "dracula")])
+async def test_a_theme_is_chosen_in_the_palette_and_kept_unless_the_settings_have_one(
+    settings: str, next_theme: str
+) -> None:
+    ui_state, read = UiState(theme="gruvbox"), parse_settings(settings.encode())
+    app = console_app(files_session(3), read, ui_state)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        assert app.theme == (read.theme if settings else "gruvbox")
+        await pilot.press("ctrl+p", *"theme: nord", "enter")
+        await wait_until(pilot, lambda: app.theme == "nord", "the theme")
+        assert ("another theme for the next start" in toast_text(pilot)) == bool(settings)
+        await pilot.press("ctrl+p", *"settings", "enter")
+        await wait_for_text(pilot, "╭─ Settings", "console.yaml", "nord", "agentgym-tui config --write")
+    assert console_app(files_session(3), read, ui_state).theme == next_theme
+
+
+async def test_a_console_without_a_terminal_cannot_be_suspended() -> None:
+    async with console_pilot(empty_session()) as pilot:
+        await pilot.press("ctrl+z")
+        await wait_until(pilot, lambda: "only a console in a terminal" in toast_text(pilot), "the reason")
 
 
 def test_search_matches_all_words_and_ranks_names_first() -> None:

@@ -102,7 +102,7 @@ async def test_the_transcript_follows_the_selected_step() -> None:
 
 
 async def test_each_view_has_its_key() -> None:
-    views = {"w": ("trace", "episode"), "t": ("transcript", "guess 0"), "J": ("json", '"schema": 1')}
+    views = {"w": ("trace", "episode"), "t": ("transcript", "guess 0"), "d": ("json", '"schema": 1')}
     async with episode_pilot(busy_session()) as pilot:
         for key, (view, text) in views.items():
             await pilot.press(key)
@@ -214,7 +214,7 @@ async def test_a_running_episode_is_updated_and_its_file_loaded_when_it_ends() -
         await wait_for_widget_text(pilot, TRANSCRIPT, "the third")
         session.store.apply_events([live(token(3, 5, "and now the rest", 3))])
         await wait_for_widget_text(pilot, TRANSCRIPT, "and now the rest")
-        await pilot.press("J")
+        await pilot.press("d")
         await wait_for_widget_text(pilot, JSON, "its file is written when it ends")
         session.fake_library.stored.append(row(3))
         session.store.apply_events([live(ended(3, 6))])
@@ -239,7 +239,7 @@ async def test_an_ended_episode_without_a_file_gives_the_reason() -> None:
     async with episode_pilot(session, RUNNING) as pilot:
         session.store.apply_events([live(ended(3, 4))])
         await wait_for_widget_text(pilot, HEADING, "✓ success")
-        await pilot.press("J")
+        await pilot.press("d")
         await wait_for_widget_text(pilot, JSON, "not available", "damaged ␛")
         await pilot.press("e")
         await wait_until(pilot, lambda: "not exported" in toast_text(pilot))
@@ -255,7 +255,7 @@ async def test_a_damaged_file_gives_the_reason_and_the_next_episode_is_shown() -
         await wait_for_widget_text(pilot, HEADING, "✗ cannot be shown", "2 of 3")
         await wait_for_widget_text(pilot, TRANSCRIPT, "this episode cannot be shown", "␛[2J")
         assert "guess" not in widget_text(pilot, STEPS)
-        await pilot.press("J", "w", "t", "e")
+        await pilot.press("d", "w", "t", "e")
         await wait_until(pilot, lambda: "not exported: it is ␛" in " ".join(toast_text(pilot).split()))
         await pilot.press("n")
         await wait_for_widget_text(pilot, STEPS, "guess 0")
@@ -267,7 +267,7 @@ async def test_an_episode_of_a_watched_bus_is_requested_and_shown_as_received() 
     async with episode_pilot(session) as pilot:
         assert session.fake_control.fetched == [episode_id(1)]
         await wait_for_widget_text(pilot, STEPS, "guess 2")
-        await pilot.press("J")
+        await pilot.press("d")
         await wait_for_widget_text(pilot, JSON, "no episode")
 
 
@@ -312,7 +312,7 @@ async def test_an_episode_without_steps_shows_its_observation_and_error() -> Non
 
 async def test_a_copy_is_safe_unless_copied_raw() -> None:
     async with episode_pilot(session_with_episode(hostile_episode(1), b'{"a": "\\u001b", "b":\x1b[2J')) as pilot:
-        for view in ("t", "w", "J"):
+        for view in ("t", "w", "d"):
             await pilot.press(view, "y")
             await wait_until(pilot, lambda: "sent" in toast_text(pilot))
             assert not has_unsafe_chars(pilot.app.clipboard)
@@ -343,7 +343,7 @@ async def test_a_long_copy_is_truncated_and_the_toast_says_so() -> None:
     async with episode_pilot(
         session_with_episode(episode(1), json.dumps({"a": "x" * 2 * MAX_CLIPBOARD_BYTES}).encode())
     ) as pilot:
-        await pilot.press("J")
+        await pilot.press("d")
         await wait_for_widget_text(pilot, JSON, "xxx")
         await pilot.press("y")
         await wait_until(pilot, lambda: "the first 100.0 KiB of 200.0 KiB" in toast_text(pilot))
@@ -430,7 +430,7 @@ async def test_a_failed_export_gives_the_reason(tmp_path: Path, monkeypatch: pyt
 
 async def test_a_pane_is_zoomed_and_restored() -> None:
     async with episode_pilot(busy_session()) as pilot:
-        for key, zoomed, hidden in (("J", JSON, STEPS), ("shift+tab", STEPS, JSON)):
+        for key, zoomed, hidden in (("d", JSON, STEPS), ("shift+tab", STEPS, JSON)):
             await pilot.press(key, "z")
             await wait_until(pilot, lambda hidden=hidden: not widget_text(pilot, hidden))  # type: ignore[misc]
             assert pilot.app.screen.query_one(zoomed).size.width > 100
@@ -442,7 +442,7 @@ async def test_hostile_texts_are_shown_safe_and_the_unsafe_text_is_available() -
     async with episode_pilot(
         session_with_episode(hostile_episode(1), HOSTILE.encode("utf-8", "surrogatepass"))
     ) as pilot:
-        for view in ("t", "w", "J"):
+        for view in ("t", "w", "d"):
             await pilot.press(view)
             await wait_until(pilot, lambda: "␛" in widget_text(pilot, f"#{focused_id(pilot)}"))
             assert not any(has_unsafe_chars(widget_text(pilot, selector)) for selector in ALL_WIDGETS)

@@ -144,14 +144,14 @@ async def test_subject_patterns_are_subscribed_and_escape_subscribes_all() -> No
     session = session_with_items(order(1))
     async with events_pilot(session) as pilot:
         assert session.fake_events.opened[-1][0] == (">",)
-        await pilot.press("s")
+        await pilot.press("u")
         await type_text(pilot, "bills.* orders.>", "enter")
         await wait_until(pilot, lambda: session.fake_events.opened[-1][0] == ("bills.*", "orders.>"))
         await wait_for_widget_text(pilot, "#summary", "bills.* orders.>")
-        await pilot.press("s")
+        await pilot.press("u")
         await type_text(pilot, "no..pattern", "enter")
         await wait_until(pilot, lambda: "is not a valid subject pattern" in toast_text(pilot))
-        await pilot.press("s", "x", "escape")
+        await pilot.press("u", "x", "escape")
         assert len(session.fake_events.opened) == 2
         await pilot.press("escape")
         await wait_until(pilot, lambda: session.fake_events.opened[-1][0] == (">",))
@@ -163,9 +163,9 @@ async def test_enter_on_a_branch_of_the_tree_subscribes_its_pattern() -> None:
         await wait_for_widget_text(pilot, "#subjects", "▾ orders", "eu", "us", "bills")
         await pilot.press("t", "g", "j", "j", "j")
         assert events_screen(pilot).query_one("#subjects", Table).key == "orders"
-        await pilot.press("c")
+        await pilot.press("left")
         await wait_for_widget_text(pilot, "#subjects", "▹ orders (2)")
-        await pilot.press("c", "enter")
+        await pilot.press("right", "enter")
         await wait_until(pilot, lambda: session.fake_events.opened[-1][0] == ("orders.>",))
         await wait_for_widget_text(pilot, "#subjects", "bills")
         await pilot.press("g", "j", "enter")
@@ -219,7 +219,7 @@ async def test_all_messages_of_the_episode_of_a_message() -> None:
     async with events_pilot(session) as pilot:
         await wait_for_widget_text(pilot, "#messages", "Wordle success")
         await pilot.press("slash")
-        await type_text(pilot, "completed", "enter", "a")
+        await type_text(pilot, "completed", "enter", "B")
         await wait_for_widget_text(pilot, "#summary", f"episode {ULID}", "● live")
         assert "matches" not in widget_text(pilot, "#summary")
         await wait_for_widget_text(pilot, "#messages", "Wordle success")
@@ -229,7 +229,7 @@ async def test_all_messages_of_the_episode_of_a_message() -> None:
         session.fake_events.initial = [order(1)]
         await pilot.press("escape")
         await wait_for_widget_text(pilot, "#messages", '{"order": 1}')
-        await pilot.press("a")
+        await pilot.press("B")
         await wait_until(pilot, lambda: "names no episode" in toast_text(pilot))
 
 
@@ -239,7 +239,7 @@ async def test_all_messages_of_an_episode_from_its_screen() -> None:
     async with console_pilot(session) as pilot:
         await pilot.app.push_screen(EpisodeScreen(session, episode_id(1)))
         await wait_for_widget_text(pilot, "#heading", "Wordle")
-        await pilot.press("a")
+        await pilot.press("B")
         await wait_for_widget_text(pilot, "#summary", f"episode {episode_id(1)}")
         await wait_for_widget_text(pilot, "#payload", episode_id(1))
         assert "order" not in widget_text(pilot, "#messages")
@@ -253,16 +253,16 @@ async def test_all_messages_of_the_watched_episode_from_the_live_screen() -> Non
     ]
     async with console_pilot(session) as pilot:
         await wait_for_text(pilot, "task 3")
-        await pilot.press("a")
+        await pilot.press("B")
         await wait_for_widget_text(pilot, "#summary", f"episode {episode_id(3)}")
         await wait_for_widget_text(pilot, "#payload", episode_id(3))
         assert "order" not in widget_text(pilot, "#messages")
 
 
-async def test_key_a_without_an_episode_says_so() -> None:
+async def test_key_b_without_an_episode_says_so() -> None:
     async with console_pilot(empty_session()) as pilot:
         await wait_for_text(pilot, "Nothing is running yet")
-        await pilot.press("a")
+        await pilot.press("B")
         await wait_until(pilot, lambda: "no episode selected" in toast_text(pilot))
 
 
@@ -335,7 +335,7 @@ async def test_a_files_session_has_no_events_screen() -> None:
         assert "Events" not in widget_text(pilot, "KeyBar")
         await pilot.press("enter")
         await wait_for_widget_text(pilot, "#heading", "Wordle")
-        await pilot.press("a")
+        await pilot.press("B")
         await wait_until(
             pilot, lambda: "files have no bus" in toast_text(pilot) and isinstance(pilot.app.screen, EpisodeScreen)
         )

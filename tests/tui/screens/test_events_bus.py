@@ -66,7 +66,7 @@ async def test_foreign_messages_live_paused_and_from_history(bus: NatsAccount, t
             await pilot.press("space")
             await wait_for_widget_text(pilot, "#messages", '{"order": 39}', '{"order": 30}')
             await wait_for_widget_text(pilot, "#summary", "41 messages", "0 in gaps", "0 skipped")
-            await pilot.press("s")
+            await pilot.press("u")
             await type_text(pilot, "orders.us", "enter")
             await wait_for_widget_text(pilot, "#messages", '{"order": 1}', '{"order": 3}')
             assert '{"order": 2}' not in widget_text(pilot, "#messages")
@@ -87,7 +87,7 @@ async def test_a_jump_merges_all_streams_into_one_history(bus: NatsAccount, tmp_
             await js.publish("mixed.long", b'{"n": %d, "filler": "%s"}' % (n, b"x" * 50_000))
         await js.publish("mixed.new", b'{"n": 60}')
         async with events_pilot(bus, tmp_path) as pilot:
-            await pilot.press("s")
+            await pilot.press("u")
             await type_text(pilot, "mixed.>", "enter")
             await wait_for_widget_text(pilot, "#payload", '"n": 60')
             for start in ("all", "1", "10m"):
@@ -106,10 +106,10 @@ async def test_all_messages_of_an_episode_are_shown(bus: NatsAccount, tmp_path: 
         for n in range(6):
             await js.publish("foreign.steps", b'{"episode_id": "e%d", "step": %d}' % (n % 2, n))
         async with events_pilot(bus, tmp_path) as pilot:
-            await pilot.press("s")
+            await pilot.press("u")
             await type_text(pilot, "foreign.>", "enter")
             await wait_for_widget_text(pilot, "#payload", '"step": 5')
-            await pilot.press("a")
+            await pilot.press("B")
             await wait_for_widget_text(pilot, "#summary", "episode e1")
             for step in (5, 3, 1):
                 await wait_for_widget_text(pilot, "#payload", f'"step": {step}')

@@ -17,6 +17,7 @@ from runner.types import Outcome
 from tests.support.console.fake_session import FakeSession
 from tests.support.console.key_presses import hostile_event, running_battery, two_logs
 from tests.support.console.pilot import (
+    by_name,
     console_app,
     console_pilot,
     row_keys,
@@ -91,18 +92,18 @@ async def test_fields_and_values_are_completed_and_earlier_queries_return() -> N
 async def test_a_query_is_saved_under_a_name_opened_again_and_removed() -> None:
     app = console_app(episodes_session())
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("2", "slash", *"env:maze", "ctrl+o")
+        await pilot.press("2", "slash", *"env:maze", *by_name("queries.open"))
         await wait_for_widget_text(pilot, "#note", "a name saves env:maze")
         await pilot.press(*"mazes", "enter")
         await wait_until(pilot, lambda: bool(app.ui_state.saved_queries), "the saved query")
         assert app.ui_state.saved_queries == {"episodes": {"mazes": "env:maze"}}
         await pilot.press("escape")
         await wait_until(pilot, lambda: len(row_keys(app, LIST)) == 4, "all episodes")
-        await pilot.press("ctrl+o")
+        await pilot.press("Q")
         await wait_for_widget_text(pilot, "#queries", "mazes", "env:maze")
         await pilot.press("enter")
         await wait_for_widget_text(pilot, SUMMARY, "2 match env:maze")
-        await pilot.press("escape", "ctrl+o")
+        await pilot.press("escape", "Q")
         await wait_for_widget_text(pilot, "#note", "a name removes its saved query")
         await pilot.press("shift+tab", *"mazes", "enter")
         await wait_until(pilot, lambda: app.ui_state.saved_queries == {"episodes": {}}, "the removal")

@@ -266,7 +266,7 @@ async def test_a_read_only_session_rejects_run_commands_with_the_reason(session:
     read_only = session()
     async with Console(read_only).run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.press("1")
-        await wait_for_text(pilot, "Environments", "? Help")
+        await wait_for_text(pilot, "Environments", "^p Commands")
         assert "Battery" not in screen_text(pilot.app)
         for key in ("r", "R", "b", "full_stop", "x", "space", "s"):
             pilot.app.clear_notifications()

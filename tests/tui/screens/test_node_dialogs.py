@@ -12,7 +12,7 @@ from agentgym_tui.screens.live import LiveScreen
 from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.state.nodes import BusLink, ProfileDifference, VariableChange
 from tests.support.console.fake_session import busy_session, empty_session, watching
-from tests.support.console.pilot import screen_text, wait_for_no_text, wait_for_text, wait_until
+from tests.support.console.pilot import by_name, screen_text, wait_for_no_text, wait_for_text, wait_until
 from tests.support.console.samples import HOSTILE
 
 SIZE = (100, 30)
@@ -83,9 +83,9 @@ async def test_an_idle_node_stops_and_restarts_without_a_question() -> None:
     session = empty_session()
     async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "BabyAI")
-        await pilot.press("ctrl+e")
+        await pilot.press(*by_name("node.restart"))
         await wait_until(pilot, lambda: session.n_restarts == 1, "a restart")
-        await pilot.press("ctrl+t")
+        await pilot.press(*by_name("node.stop"))
         await wait_until(pilot, lambda: session.stops == [False], "a stop")
         await wait_for_text(pilot, "the node stops after the running")
 
@@ -103,7 +103,7 @@ async def test_watching_neither_stops_nor_restarts_a_node() -> None:
     session = watching(busy_session())
     async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
-        await pilot.press("S")
+        await pilot.press(*by_name("env.start"))
         await wait_for_text(pilot, "watching only")
         assert session.fake_control.servers == []
 
@@ -118,9 +118,9 @@ async def test_a_server_is_stopped_at_once_only_if_no_episode_uses_it(env: str, 
         table = app.screen.query_one("#environments")
         while getattr(table, "key", "") != env:
             await pilot.press("j")
-        await pilot.press("S")
+        await pilot.press(*by_name("env.start"))
         await wait_for_text(pilot, f"server of {env} starting")
-        await pilot.press("D")
+        await pilot.press(*by_name("env.stop"))
         if asks:
             await wait_for_text(pilot, "1 episode running", "waits for its server")
             assert session.fake_control.servers == [("start", env)]
@@ -134,7 +134,7 @@ async def test_a_refused_server_start_shows_the_reason() -> None:
     session.fake_control.refusal = ControlRequestError("server_start: BabyAI has no server_cmd", "add one")
     async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "BabyAI")
-        await pilot.press("S")
+        await pilot.press(*by_name("env.start"))
         await wait_for_text(pilot, "BabyAI has no server_cmd", "add one")
 
 

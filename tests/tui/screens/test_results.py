@@ -14,6 +14,7 @@ from runner.errors import StoreError
 from runner.types import Outcome
 from tests.support.console.fake_session import FakeSession, bus_session, empty_session
 from tests.support.console.pilot import (
+    by_name,
     console_app,
     console_pilot,
     row_keys,
@@ -37,7 +38,7 @@ async def test_files_that_cannot_be_read_are_counted_above_results_and_clusters(
     async with console_pilot(session) as pilot:
         await pilot.press("7")
         await wait_for_widget_text(pilot, SUMMARY, "✗ 1 file cannot be read and is not counted; Episodes lists them")
-        await pilot.press("f")
+        await pilot.press("F")
         await wait_for_widget_text(pilot, SUMMARY, "failed episode", "✗ 1 file cannot be read")
 
 
@@ -50,7 +51,7 @@ async def test_rates_matrix_episode_and_comparison_by_keyboard() -> None:
         await wait_for_widget_text(
             pilot, DETAIL, "48 success, 37 failure, 11 truncated", "rewards of 96 scored episodes"
         )
-        await pilot.press("t")
+        await pilot.press("m")
         await wait_for_widget_text(
             pilot, SUMMARY, "12 tasks · 96 attempts", "tasks       12    12", "pass^k     50%   21%"
         )
@@ -64,7 +65,7 @@ async def test_rates_matrix_episode_and_comparison_by_keyboard() -> None:
         await wait_for_widget_text(pilot, SUMMARY, "Results · 240 episodes")
         await pilot.press("v")
         await wait_for_widget_text(pilot, SUMMARY, "Results by batch")
-        await pilot.press("j", "m", "k", "m")
+        await pilot.press("j", "c", "k", "c")
         await wait_for_widget_text(pilot, SUMMARY, "▲ 12 won · ▼ 0 lost · = 0 tied", "p < 0.001", "by more than chance")
         await pilot.press("enter")
         await wait_for_widget_text(pilot, SUMMARY, "8 match env:Wordle agent:react")
@@ -73,7 +74,12 @@ async def test_rates_matrix_episode_and_comparison_by_keyboard() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "n", "term"), [(["enter"], 48, ""), (["e"], 11, " outcome:error"), (["s"], 11, " outcome:success")]
+    ("keys", "n", "term"),
+    [
+        (["enter"], 48, ""),
+        (by_name("results.errors"), 11, " outcome:error"),
+        (by_name("results.success"), 11, " outcome:success"),
+    ],
 )
 async def test_keys_list_the_episodes_behind_the_numbers_of_a_row(keys: list[str], n: int, term: str) -> None:
     app = console_app(results_session())
@@ -104,7 +110,7 @@ async def test_a_click_selects_an_attempt_and_a_double_click_opens_its_episode()
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("7")
         await wait_for_widget_text(pilot, LIST, "llama4-scout")
-        await pilot.press("j", "t")
+        await pilot.press("j", "m")
         await wait_for_widget_text(pilot, SUMMARY, "12 tasks · 48 attempts · 1 zero variance · 1 all truncated")
         start = widget_text(pilot, LIST).splitlines()[0].index("attempts")
         await pilot.click(LIST, offset=(start + 5, 2))
@@ -118,14 +124,14 @@ async def test_marked_groups_are_sorted_and_filtered() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("7")
         await wait_for_widget_text(pilot, LIST, "llama4-scout")
-        await pilot.press("j", "t")
+        await pilot.press("j", "m")
         await wait_for_widget_text(pilot, LIST, "zero, truncated")
         await pilot.press("o", "O", "o", "O")
         await wait_for_widget_text(pilot, SUMMARY, "by success ▲")
         await pilot.press("slash", *"#11", "enter")
         await wait_for_widget_text(pilot, SUMMARY, "1 match #11")
         assert row_keys(app, LIST) == ["11"]
-        await pilot.press("e")
+        await pilot.press(*by_name("matrix.episodes"))
         await wait_for_widget_text(pilot, SUMMARY, "4 match")
         assert "task:11" in app.ui_state.filters["episodes"]
         await pilot.press("7", "escape")
@@ -153,11 +159,11 @@ async def test_the_mark_is_shown_and_taken_back_and_other_environments_are_refus
     async with console_pilot(results_session()) as pilot:
         await pilot.press("7")
         await wait_for_widget_text(pilot, LIST, "llama4-scout")
-        await pilot.press("m", "j")
+        await pilot.press("c", "j")
         await wait_for_widget_text(pilot, SUMMARY, "◆ compares with Maze tools qwen35_9b")
-        await pilot.press("m")
+        await pilot.press("c")
         await wait_until(pilot, lambda: "only rows of the same environment" in toast_text(pilot), "the refusal")
-        await pilot.press("k", "m")
+        await pilot.press("k", "c")
         await wait_until(pilot, lambda: "◆" not in screen_text(pilot.app), "the end of the mark")
 
 
@@ -166,9 +172,9 @@ async def test_a_batch_is_compared_with_the_other_batches_of_its_model() -> None
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("7")
         await wait_for_widget_text(pilot, LIST, "llama4-scout")
-        await pilot.press("j", "j", "m", "v")
+        await pilot.press("j", "j", "c", "v")
         await wait_for_widget_text(pilot, SUMMARY, "Results by batch")
-        await pilot.press("g", "j", "j", "m")
+        await pilot.press("g", "j", "j", "c")
         await wait_for_widget_text(pilot, SUMMARY, f"batch {NEW}", "all other batches", "▲ 12 won")
 
 
@@ -184,7 +190,7 @@ async def test_results_follow_the_episodes_that_end_and_the_cursor_stays() -> No
         session.store.apply_events([live(started(8), ended(8, 1))])
         await wait_for_widget_text(pilot, SUMMARY, "240 episodes")
         await wait_until(pilot, lambda: "▸Wordle react qwen35_9b" in " ".join(widget_text(pilot, LIST).split()))
-        await pilot.press("t")
+        await pilot.press("m")
         await wait_for_widget_text(pilot, SUMMARY, "96 attempts")
         session.fake_library.stored = [*stored, row(900, agent="react", model="qwen35_9b", task_index=0)]
         session.store.apply_events([live(started(9), ended(9, 1))])
@@ -197,7 +203,7 @@ async def test_without_episodes_the_screen_says_so_and_keys_do_nothing() -> None
     async with console_pilot(session) as pilot:
         await pilot.press("7")
         await wait_for_widget_text(pilot, "#nothing", "No results yet.")
-        await pilot.press("enter", "t", "m", "e", "v", "ctrl+r")
+        await pilot.press("enter", "m", "c", "F", "v", "ctrl+r")
         await wait_for_widget_text(pilot, SUMMARY, "Results by batch · 0 episodes")
         assert isinstance(pilot.app.screen, ResultsScreen)
 

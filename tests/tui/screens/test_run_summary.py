@@ -16,7 +16,16 @@ from agentgym_tui.screens.episode_lists import EpisodesScreen
 from agentgym_tui.state.batches import BatchTotals
 from runner.types import Tokens
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, ended_session, mixed_session
-from tests.support.console.pilot import SIZE, console_app, row_keys, screen_text, toast_text, wait_for_text, wait_until
+from tests.support.console.pilot import (
+    SIZE,
+    by_name,
+    console_app,
+    row_keys,
+    screen_text,
+    toast_text,
+    wait_for_text,
+    wait_until,
+)
 from tests.support.console.result_sessions import results_session
 from tests.support.console.samples import (
     HOSTILE,
@@ -156,7 +165,7 @@ async def test_the_summary_leads_to_the_results_of_the_run_only() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("6")
         await wait_for_text(pilot, "Runs")
-        await pilot.press("M", "v")
+        await pilot.press("M", *by_name("summary.results"))
         await wait_for_text(pilot, "Results by batch", f"run {run_id} (esc clears)")
         await wait_until(pilot, lambda: len(row_keys(app, "#results")) >= 1, "the rows")
         assert all(run_id in key for key in row_keys(app, "#results"))

@@ -19,7 +19,15 @@ from runner.types import WorkerCounts
 from tests.support.console.fake_session import FakeSession, empty_session, ended_session, mixed_session
 from tests.support.console.line_views import line_text
 from tests.support.console.live_items import START, FakeClock
-from tests.support.console.pilot import console_app, row_keys, screen_text, wait_for_no_text, wait_for_text, wait_until
+from tests.support.console.pilot import (
+    by_name,
+    console_app,
+    row_keys,
+    screen_text,
+    wait_for_no_text,
+    wait_for_text,
+    wait_until,
+)
 from tests.support.console.samples import (
     batch_completed,
     batch_id,
@@ -176,7 +184,8 @@ async def test_the_detail_line_says_why_a_run_was_interrupted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "key", "moved"), [(2, "K", (3, 1)), (2, "J", (3, 2)), (1, "J", (2, 2)), (1, "K", (2, 0))]
+    ("row", "key", "moved"),
+    [(2, "shift+up", (3, 1)), (2, "shift+down", (3, 2)), (1, "shift+down", (2, 2)), (1, "shift+up", (2, 0))],
 )
 async def test_a_waiting_run_moves_past_whole_batteries(row: int, key: str, moved: tuple[int, int]) -> None:
     session = mixed_session()
@@ -203,7 +212,7 @@ async def test_without_runs_the_screen_is_empty_and_keys_do_nothing() -> None:
     async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
         await pilot.press("6")
         await wait_for_text(pilot, "Nothing has run yet.")
-        await pilot.press("enter", "x", "space", "a", "e", "K", "C")
+        await pilot.press("enter", "x", "space", "a", "shift+up", *by_name("runs.cancel_all"))
         await wait_for_text(pilot, "nothing runs or waits")
         assert not session.fake_control.commands
 
@@ -347,7 +356,10 @@ def test_the_rate_is_that_of_the_time_left_and_of_the_whole_run_once_it_has_ende
 
 @pytest.mark.parametrize(
     ("keys", "command", "text"),
-    [(("C", "y"), "cancel", "all cancelled"), (("P",), "pause", "all paused after this step; 3 batches waiting")],
+    [
+        ((*by_name("runs.cancel_all"), "y"), "cancel", "all cancelled"),
+        (by_name("runs.pause_all"), "pause", "all paused after this step; 3 batches waiting"),
+    ],
 )
 async def test_a_command_for_all_reaches_what_is_not_listed(keys: tuple[str, ...], command: str, text: str) -> None:
     session = mixed_session()
@@ -365,7 +377,7 @@ async def test_pausing_all_of_an_idle_node_resumes_nothing() -> None:
     async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
         await pilot.press("6")
         await wait_for_text(pilot, "interrupted")
-        await pilot.press("P")
+        await pilot.press(*by_name("runs.pause_all"))
         await wait_for_text(pilot, "nothing runs or waits")
         assert session.fake_control.commands == []
 

@@ -7,7 +7,7 @@ from textual.pilot import Pilot
 from tests.support.console.fake_session import FakeSession, mixed_session
 from tests.support.console.key_presses import screen_name
 from tests.support.console.live_items import started, timestep
-from tests.support.console.pilot import SIZE, console_app, wait_for_no_text, wait_for_text, wait_until
+from tests.support.console.pilot import SIZE, by_name, console_app, wait_for_no_text, wait_for_text, wait_until
 from tests.support.console.samples import live
 
 SCREENS = (
@@ -106,7 +106,7 @@ async def test_the_keys_act_on_no_dialog() -> None:
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await pilot.press("6")
         await wait_for_text(pilot, "battery of 2")
-        await pilot.press("C")
+        await pilot.press(*by_name("runs.cancel_all"))
         await wait_until(pilot, lambda: screen_name(app) == "cancel_all", "the question")
         await pilot.press("r", "R", "b", "full_stop")
         await pilot.pause()

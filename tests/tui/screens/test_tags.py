@@ -82,7 +82,7 @@ async def test_a_note_on_a_step_is_written_shown_and_removed() -> None:
     async with console_pilot(session) as pilot:
         await pilot.press("2", "slash", *"#loop", "enter", "enter")
         await wait_for_widget_text(pilot, HEADING, "#good #loop")
-        await pilot.press("j", "m")
+        await pilot.press("j", "i")
         await wait_for_text(pilot, "Tags and notes of step 1 of Wordle")
         await pilot.press(*"guesses twice", "enter", "enter")
         await wait_for_widget_text(pilot, TRANSCRIPT, "■ ✎ note on the step", "ada", "guesses twice")
@@ -93,7 +93,7 @@ async def test_a_note_on_a_step_is_written_shown_and_removed() -> None:
         await wait_for_widget_text(pilot, "#steps", "✎1")
         await pilot.press("k")
         await wait_until(pilot, lambda: "guesses twice" not in widget_text(pilot, TRANSCRIPT))
-        await pilot.press("j", "m")
+        await pilot.press("j", "i")
         await wait_for_text(pilot, "Tags and notes of step 1 of Wordle")
         await pilot.press(*"D", "tab", "D")  # the first D is typed
         await wait_until(pilot, lambda: not any(each.kind == "note" for each in notes[episode_id(1)]))
@@ -120,7 +120,7 @@ async def test_notes_of_another_console_appear_and_hostile_ones_are_harmless() -
         session.store.apply_tags(dict(session.store.tags))
         await wait_for_widget_text(pilot, TRANSCRIPT, "seen there")
         assert "\x1b" not in widget_text(pilot, TRANSCRIPT) + widget_text(pilot, HEADING)
-        await pilot.press("m")
+        await pilot.press("i")
         await wait_for_text(pilot, "Tags and notes of step 0", "seen there")
         assert "\x1b" not in screen_text(pilot.app)
         await pilot.press("enter", "enter")  # nothing has changed, so nothing is sent

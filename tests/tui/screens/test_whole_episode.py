@@ -172,7 +172,7 @@ async def test_a_search_goes_through_all_steps_and_unfolds_what_has_the_words() 
         await wait_for_text(pilot, "/guess", "1 of ")
         await pilot.press("n", "n", "N")
         await wait_for_text(pilot, "2 of ")
-        await pilot.press("n", "J")
+        await pilot.press("n", "d")
         await wait_for_widget_text(pilot, "#json", "schema")
         await wait_for_text(pilot, "no line has this")
         await pilot.press("escape", "n")
@@ -182,7 +182,7 @@ async def test_a_search_goes_through_all_steps_and_unfolds_what_has_the_words() 
 async def test_a_search_in_the_file_marks_the_words() -> None:
     data = b'{"schema": 1, "note": "Locked door", "b": ["door"]}'
     async with episode_pilot(session_with_episode(played(), data)) as pilot:
-        await pilot.press("J")
+        await pilot.press("d")
         await wait_for_widget_text(pilot, "#json", "Locked door")
         await pilot.press("slash", *"door")
         await pilot.press("enter")
@@ -195,7 +195,7 @@ async def test_the_search_that_ends_in_another_view_marks_nothing_in_any_view() 
     async with episode_pilot(session_with_episode(played(), b'{"note": "observation"}')) as pilot:
         await pilot.press("slash", *"observation", "enter")
         await wait_for_text(pilot, "/observation", "1 of ")
-        await pilot.press("J")
+        await pilot.press("d")
         await wait_for_text(pilot, "1 of 1")
         views = [pilot.app.screen.query_one(id, LineList) for id in (WHOLE, "#json")]
         assert all(view.found is not None for view in views)
@@ -207,7 +207,7 @@ async def test_a_match_beyond_the_right_edge_is_scrolled_to_and_back() -> None:
     note = "x " * 300 + "Locked door"
     data = json.dumps({"door": 1, "note": note}).encode()
     async with episode_pilot(session_with_episode(played(), data), size=(80, 24)) as pilot:
-        await pilot.press("J")
+        await pilot.press("d")
         await wait_for_widget_text(pilot, "#json", "note")
         assert "Locked" not in widget_text(pilot, "#json")
         await pilot.press("slash", *"door", "enter")
@@ -223,7 +223,7 @@ async def test_n_goes_through_all_words_of_a_line_that_is_wider_than_the_view() 
     places = ["first door", "second door", "third door"]
     data = json.dumps({"note": (" x" * 150).join(places), "z": "last door"}).encode()
     async with episode_pilot(session_with_episode(played(), data), size=(80, 24)) as pilot:
-        await pilot.press("J")
+        await pilot.press("d")
         await wait_for_widget_text(pilot, "#json", "note")
         await pilot.press("slash", *"door", "enter")
         await wait_for_text(pilot, "1 of 4")
@@ -384,7 +384,7 @@ def test_a_text_that_is_cut_says_where_the_rest_is() -> None:
 async def test_a_long_line_of_the_file_is_shown_and_searched_to_its_end() -> None:
     data = json.dumps({"note": "x" * 5_000 + " the end of the line"}).encode()
     async with episode_pilot(session_with_episode(played(), data)) as pilot:
-        await pilot.press("J")
+        await pilot.press("d")
         await wait_for_widget_text(pilot, "#json", "note")
         await pilot.press("slash", *"end of the line", "enter")
         await wait_for_text(pilot, "1 of 1")

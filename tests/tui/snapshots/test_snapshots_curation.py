@@ -105,7 +105,7 @@ def test_failure_clusters(snap_compare: SnapCompare, size: tuple[int, int]) -> N
     async def run_before(pilot: Pilot[None]) -> None:
         await pilot.press("2")
         await wait_for_widget_text(pilot, "#summary", "270 episodes")
-        await pilot.press("f")
+        await pilot.press("F")
         await wait_for_text(pilot, "failed episodes", "shortest:", "into the wall")
         await pilot.pause()
 
@@ -138,7 +138,7 @@ def test_notes_of_a_step(snap_compare: SnapCompare, size: tuple[int, int], edite
         await pilot.press("j")
         await wait_for_text(pilot, "note on the step")
         if edited:
-            await pilot.press("m")
+            await pilot.press("i")
             await wait_for_text(pilot, "a new note", "BabyAI task 13")
         stop_cursor_blink(pilot)
         await pilot.pause()

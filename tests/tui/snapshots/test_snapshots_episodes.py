@@ -234,7 +234,7 @@ def test_world_of_an_episode(snap_compare: SnapCompare, size: tuple[int, int], t
 @SIZES
 def test_json_of_an_episode(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
     session = with_history(busy_session())
-    before = when_opened(session, episode_id(1), "#json", "schema", "J")
+    before = when_opened(session, episode_id(1), "#json", "schema", "d")
     assert snap_compare(console_app(session), terminal_size=size, run_before=before)
 
 

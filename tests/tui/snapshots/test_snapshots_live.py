@@ -11,7 +11,7 @@ from agentgym_tui.state.nodes import ProfileDifference
 from agentgym_tui.state.run_store import RunStore
 from runner.types import Outcome, WorkerCounts
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, error_session
-from tests.support.console.pilot import console_app, wait_for_text, wait_until
+from tests.support.console.pilot import by_name, console_app, wait_for_text, wait_until
 from tests.support.console.samples import (
     HOSTILE,
     START,
@@ -235,10 +235,10 @@ def test_restart_offer(snap_compare: SnapCompare, size: tuple[int, int], theme: 
 @SIZES
 @pytest.mark.parametrize(
     ("keys", "text"),
-    [(("ctrl+t",), "Stop the node?"), (("j", "j", "j", "D"), "Stop the server?")],
+    [(by_name("node.stop"), "Stop the node?"), (["j", "j", "j", *by_name("env.stop")], "Stop the server?")],
     ids=["node", "server"],
 )
-def test_stop_dialogs(snap_compare: SnapCompare, size: tuple[int, int], keys: tuple[str, ...], text: str) -> None:
+def test_stop_dialogs(snap_compare: SnapCompare, size: tuple[int, int], keys: list[str], text: str) -> None:
     assert snap_compare(console_app(busy_session()), terminal_size=size, run_before=after_keys(*keys, texts=(text,)))
 
 

@@ -31,14 +31,14 @@ ROW = (("7", "llama4-s"), ("j", "rewards of 37"), ("j", "rewards of 96"))
 @ALL_SIZES
 @THEMES
 def test_results(snap_compare: SnapCompare, size: tuple[int, int], theme: str) -> None:
-    run_before = after_keys(theme, *ROW[:2], ("m", "◆ compares"), ROW[2])
+    run_before = after_keys(theme, *ROW[:2], ("c", "◆ compares"), ROW[2])
     assert snap_compare(console_app(results_session()), terminal_size=size, run_before=run_before)
 
 
 @ALL_SIZES
 @THEMES
 def test_matrix(snap_compare: SnapCompare, size: tuple[int, int], theme: str) -> None:
-    steps = (("t", "48 attempts"), ("j", "task 1 ·"), ("right", "attempt 2 of 4"))
+    steps = (("m", "48 attempts"), ("j", "task 1 ·"), ("right", "attempt 2 of 4"))
     run_before = after_keys(theme, *ROW[:2], *steps)
     assert snap_compare(console_app(results_session()), terminal_size=size, run_before=run_before)
 
@@ -46,7 +46,7 @@ def test_matrix(snap_compare: SnapCompare, size: tuple[int, int], theme: str) ->
 @SIZES
 @THEMES
 def test_comparison(snap_compare: SnapCompare, size: tuple[int, int], theme: str) -> None:
-    run_before = after_keys(theme, *ROW[:2], ("m", "◆ compares"), ROW[2], ("m", "sign test"))
+    run_before = after_keys(theme, *ROW[:2], ("c", "◆ compares"), ROW[2], ("c", "sign test"))
     assert snap_compare(console_app(results_session()), terminal_size=size, run_before=run_before)
 
 

@@ -177,11 +177,15 @@ def test_a_closed_terminal_ends_a_console_whose_pager_stays(
     assert is_running(node_pid(data_dir))
 
 
-def test_a_console_that_is_stopped_gives_the_terminal_back_until_it_continues(data_dir: Path) -> None:
+@pytest.mark.parametrize("key", ["", CTRL_Z])
+def test_a_console_that_is_stopped_gives_the_terminal_back_until_it_continues(data_dir: Path, key: str) -> None:
     with job_shell(data_dir) as terminal:
         before = settings_of(terminal)
         console = start_job(terminal, data_dir)
-        console.send_signal(signal.SIGTSTP)
+        if key:
+            terminal.send(key)
+        else:
+            console.send_signal(signal.SIGTSTP)
         wait_until_stopped(terminal, console)
         assert terminal.modes == INITIAL_MODES and settings_of(terminal) == before
         n_raw = terminal.n_raw
