@@ -54,13 +54,12 @@ if os.environ.get("AGENTGYM_FAULTS") == "full":
 SYNC_OUTPUT_REPORT = "\x1b[?2026;2$y"
 """The reply of a terminal that supports synchronized output."""
 
-CTRL_S = "\x13"
-LIVE_KEYS = ["1", TAB, "j", TAB, "j", "k", "X", TAB, "j", "X", "z", "z", TAB, "z", "z", "N"]
+LIVE_KEYS = ["1", TAB, "j", TAB, "j", "k", "X", TAB, "j", "X", "z", "z", TAB, "z", "z", "\x0e"]
 RUN_KEYS = ["r", "x", " ", "s", ".", "]", "[", "?", "j", ESCAPE, "b", ENTER, ESCAPE, CTRL_P, "run", ESCAPE]
 READ_ONLY_KEYS = ["r", "x", " ", "s", ".", "Rb", "?", "j", ESCAPE, CTRL_P, "run", ESCAPE]
 """The same for a read-only session, where no dialog opens."""
 
-EPISODE_KEYS = ["j", "X", TAB, "G", "X", "w", "X", "J", "G", "X", "t", "n", "n", "p", "e"]
+EPISODE_KEYS = ["j", "X", TAB, "G", "X", "w", "X", "d", "G", "X", "t", "n", "n", "p", "e"]
 SHORT_EPISODE_KEYS = [key for key in EPISODE_KEYS if key not in ("X", "e")]
 """Without hex dumps, which take longest, and the export, whose toast covers the names of the views."""
 
@@ -77,13 +76,13 @@ EVENT_KEYS = [
     TAB,
     "G",
     "t",
-    "c",
+    "h",
     "j",
     ENTER,
     "t",
     " ",
     " ",
-    "a",
+    "B",
     ESCAPE,
     "z",
 ]
@@ -129,7 +128,7 @@ def test_no_screen_writes_foreign_escapes(tmp_path: Path, text: str, size: tuple
     with hostile_console(text, tmp_path, *size) as terminal:
         terminal.wait_for("Live", 60)
         terminal.send(SYNC_OUTPUT_REPORT)
-        walk(terminal, *LIVE_KEYS, *(READ_ONLY_KEYS if "read-only" in text else RUN_KEYS), "N")
+        walk(terminal, *LIVE_KEYS, *(READ_ONLY_KEYS if "read-only" in text else RUN_KEYS), "\x0e")
         walk_episodes(terminal, {LAST_ROW: SHORT_EPISODE_KEYS, SECOND_ROW: EPISODE_KEYS})
         walk(terminal, *EVENT_KEYS)
         terminate_and_check(terminal)
@@ -211,9 +210,9 @@ def test_hostile_settings_and_ui_state_and_a_screenshot_of_them(tmp_path: Path) 
         walk(terminal, "t", "o", "o", "O", "<", ">", "-", "+", "t", "-", "=", "J", pasted(HOSTILE))
         walk(terminal, ENTER)
         terminal.wait_for("is not a sequence or a time")
-        walk(terminal, "s", pasted(f"a..b {HOSTILE}"), ENTER)
+        walk(terminal, "u", pasted(f"a..b {HOSTILE}"), ENTER)
         terminal.wait_for("is not a valid subject pattern")
-        walk(terminal, CTRL_S)
+        walk(terminal, CTRL_P, "app.screenshot", ENTER)
         terminal.wait_for("screenshot written to")
         terminate_and_check(terminal, bells=True)
     [screenshot] = tmp_path.glob("*.svg")
@@ -230,7 +229,7 @@ async def test_hostile_messages_of_a_bus(bus: NatsAccount, tmp_path: Path) -> No
     with Terminal(*command, cwd=tmp_path, env=env) as terminal:
         terminal.wait_for("␛", 60)
         await publish_hostile(bus, HOSTILE[::-1])
-        walk(terminal, *LIVE_KEYS, "2", "j", ENTER, ESCAPE, "G", ENTER, "w", "J", "n", ESCAPE)
+        walk(terminal, *LIVE_KEYS, "2", "j", ENTER, ESCAPE, "G", ENTER, "w", "d", "n", ESCAPE)
         walk(terminal, *EVENT_KEYS[:1])
         while "strange" not in terminal.text:  # a subject of no stream: lost until the console has subscribed
             await publish_hostile(bus, HOSTILE)
