@@ -384,7 +384,7 @@ EPISODE_VIEWS: Final = Registry(
     EpisodeView(WHOLE, "All", "episode.whole", EpisodeTranscript),
     EpisodeView("world", "World", "episode.world", EpisodeWorld, has_pictures),
     EpisodeView(TRACE, "Trace", "episode.trace", EpisodeTrace),
-    EpisodeView("json", "JSON", "episode.json", EpisodeJson),
+    EpisodeView("json", "Data", "episode.json", EpisodeJson),
     EpisodeView(
         "evaluation", "Evaluation", "episode.evaluation", EpisodeEvaluation, lambda each: bool(each.evaluation)
     ),

@@ -16,7 +16,7 @@ NO_BYTES = "no unsafe bytes"
 
 DIALOG_KEYS = {"?": DIALOG, "b": DIALOG, "R": DIALOG, CTRL_P: "╭─ Commands "}
 """Keys that open a dialog, each with a text of the dialog."""
-EPISODE_VIEWS = {"t": "● Transcript", "w": "● Trace", "d": "● JSON"}
+EPISODE_VIEWS = {"t": "● Transcript", "w": "● Trace", "d": "● Data"}
 
 
 def walk(terminal: Terminal, *keys: str) -> None:

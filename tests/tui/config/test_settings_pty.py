@@ -101,7 +101,7 @@ def test_custom_keys_work_and_the_next_start_restores_the_ui_state(tmp_path: Pat
 
 KEYS_AND_TEXTS = (
     *(("R", "╭─ Run"), (ESCAPE, "Environments"), ("?", "╭─ Help"), (ESCAPE, "Environments"), ("2", "✗ unreadable")),
-    *(("gj", "▸"), (ENTER, "● Transcript"), ("w", "● Trace"), ("d", "● JSON"), (ESCAPE, "✗ unreadable")),
+    *(("gj", "▸"), (ENTER, "● Transcript"), ("w", "● Trace"), ("d", "● Data"), (ESCAPE, "✗ unreadable")),
     *(("3", "● Formatted"), (" ", "‖ paused"), ("t", "▾"), ("q", "╭─")),
 )  # fmt: skip
 

@@ -59,7 +59,7 @@ async def test_titles_and_dialogs_show_custom_keys() -> None:
         await pilot.press("f7", "tab", "k")
         await wait_for_text(pilot, "not following (f10)")
         await pilot.press("f3")
-        await wait_for_text(pilot, "● Transcript f8", "○ Trace f11", "○ JSON d")
+        await wait_for_text(pilot, "● Transcript f8", "○ Trace f11", "○ Data d")
 
 
 EVENT_KEYS = b"""keymap: {events.pause: f6, events.go_to: i, events.subject: S, entry.take: f7, entry.leave: f8,

@@ -157,7 +157,7 @@ async def test_the_world_of_a_running_episode_follows_its_newest_step() -> None:
 
 async def test_views_are_selected_by_clicks_on_their_names() -> None:
     async with episode_pilot(busy_session()) as pilot:
-        for name, view in (("JSON", "json"), ("Trace", "trace"), ("Transcript", "transcript")):
+        for name, view in (("Data", "json"), ("Trace", "trace"), ("Transcript", "transcript")):
             await pilot.click("#tabs", offset=(widget_text(pilot, "#tabs").index(name), 0))
             await wait_until(pilot, lambda view=view: focused_id(pilot) == view)  # type: ignore[misc]
         await pilot.click("#tabs", offset=(60, 0))
