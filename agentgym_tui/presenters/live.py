@@ -298,7 +298,7 @@ def _reward_rows(points: Sequence[RewardPoint], room: int) -> list[Line]:
         text, tone = OUTCOMES["error"] if point.error else _SUCCESS[point.success]
         bar = "█" * round((reward / 2 - low / 2) / (high / 2 - low / 2) * longest) or "▏"[:longest]
         label, column = _labeled("" if point.error else format_reward(reward), "" if point.error else bar, "accent")
-        lines.append([label, Cell(f"{text:<{_SUCCESS_WIDTH}}", tone), column])
+        lines.append([label, Cell(f"{text:<{_SUCCESS_WIDTH}}"[:room], tone), column])
     return lines
 
 

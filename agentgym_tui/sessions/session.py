@@ -20,7 +20,6 @@ from agentgym_tui.state.episode_list import EpisodeList, FoundLog, ListEntry, Un
 from agentgym_tui.state.nodes import READING_FILES, BusLink
 from agentgym_tui.state.run_store import RunStore
 from runner.errors import StoreError
-from runner.store.archive import trace_member
 from runner.util.clock import is_ulid
 
 if TYPE_CHECKING:
@@ -176,6 +175,8 @@ def _trace_of(path: Path | None, batch_id: str | None) -> Path | None:
     """Return the trace of a batch in the state directory that has the file ``path`` of an episode."""
     if path is None or len(path.parents) < 3 or batch_id is None or not is_ulid(batch_id):
         return None
+    from runner.store.archive import trace_member  # not before the first paint
+
     trace = path.parents[2] / trace_member(batch_id)  # as the name of an episode's file begins with runs/BATCH/
     return trace if trace.is_file() else None
 

@@ -40,7 +40,7 @@ def test_run_open_and_export_episodes_by_keyboard_and_restore_the_terminal(tmp_p
         select_environment(terminal, "Wordle")
         terminal.send("R")
         terminal.wait_for("◂ oracle ▸")  # the default while no model is reachable
-        terminal.send(ENTER)
+        terminal.send(ENTER + ENTER)  # to the button, and on it
         terminal.wait_for(partial(has_stored, data_dir, 1), 60)
         select_environment(terminal, "BabyAI")
         terminal.send("r")

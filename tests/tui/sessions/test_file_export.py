@@ -69,7 +69,7 @@ async def test_a_selection_of_opened_files_is_exported_by_keyboard(
         await wait_for_text(pilot, "Export 2 episodes")
         while "ATIF" not in screen_text(pilot.app):
             await pilot.press("right")
-        await pilot.press("enter")
+        await pilot.press("enter", "enter")
         await wait_for_text(pilot, "✓", "2 episodes as ATIF")
     found = msgspec.json.decode(await asyncio.to_thread((tmp_path / "episodes/manifest.json").read_bytes))
     assert found["n_written"] == 2

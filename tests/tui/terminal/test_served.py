@@ -89,7 +89,7 @@ async def test_a_browser_shows_the_first_screen_and_sends_keys(tmp_path: Path) -
     log.write_bytes(log_lines(20))
     (library := tmp_path / "library").mkdir()
     async with browser("open", str(log), str(library)) as page:
-        await page.wait_for("events.log", "Help", "Quit")
+        await page.wait_for("events.log", "Jump", "Quit")
         await page.send("2")
         await page.wait_for("No episodes yet", "Filter")
         await page.send("q")
