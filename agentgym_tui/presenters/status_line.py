@@ -83,7 +83,7 @@ def status_lines(
     """
     cause, cause_lines = _cause_text(store), list[Line]()
     room = width - (_MIN_HOST_WIDTH if width >= ONE_LINE_WIDTH else 0)
-    if width and max_cause_lines and display_width(cause) > room - line_width(_link_cells(store, "")) - _GAP:
+    if width > 1 and max_cause_lines and display_width(cause) > room - line_width(_link_cells(store, "")) - _GAP:
         cause_lines = [[Cell(row, "warn")] for row in wrap_text(cause, width, max_cause_lines)]
         cause = ""
     host = _host_parts(store)
