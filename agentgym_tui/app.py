@@ -457,7 +457,7 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
                 await self.run_action(chosen.command.action, chosen.node)
 
         themes = (
-            Command(f"theme.{name}", "", f"Theme: {name}", f"use_theme({name!r})", "everywhere", "colors")
+            Command(f"theme.{name}", "", "Theme", f"use_theme({name!r})", "everywhere", name)
             for name in sorted(self.available_themes)
         )
         found = [*known_commands(self, self.session), *(AvailableCommand(theme, self) for theme in themes)]

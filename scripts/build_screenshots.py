@@ -169,7 +169,7 @@ async def _run_episodes(pilot: Pilot[None], session: NodeSession, oracle: Thinki
     args = StartArgs(batch_id=str(ULID()), envs=list(ENVS), agent="tools", model=MODEL, tasks=tasks)
     last = (await _control(session).start(args))[-1].batch_id
     await _wait_until(pilot, lambda: last in session.store.batches and session.store.batches[last].n_done >= N_SHOWN)
-    oracle.fails_in = N_STEPS // 2
+    oracle.fails_in = 1
     await _wait_until(pilot, lambda: any(_streams_a_call(each) for each in session.store.running_episodes()))
     return last
 

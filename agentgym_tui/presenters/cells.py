@@ -324,9 +324,8 @@ def arrange_columns(columns: Sequence[Column], width: int, needed: Sequence[int]
 
 
 def _least(column: Column, needed: int) -> int:
-    if column.width is None:
-        return column.min_width
-    return min(max(needed, len(column.title)), column.width) if needed and column.most else column.width
+    width = column.min_width if column.width is None else column.width
+    return min(max(needed, len(column.title)), width) if needed and column.most else width
 
 
 def fit_row(texts: Line, columns: Sequence[Column], layout: ColumnLayout, width: int) -> Iterator[tuple[str, Tone]]:

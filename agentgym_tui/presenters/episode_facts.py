@@ -56,11 +56,11 @@ _MAX_REASON: Final = 120
 STEP_COLUMNS: Final = (
     Column("#", 4, right=True),
     Column("action", None, min_width=24),
-    Column("reward", 8, right=True, rank=1),
+    Column("reward", 8, right=True, rank=1, most=8),
     Column("done", 4, rank=3),
-    Column("model", 7, right=True, rank=2),
-    Column("env", 7, right=True, rank=4),
-    Column("tokens", 11, right=True, rank=5),
+    Column("model", 7, right=True, rank=2, most=7),
+    Column("env", 7, right=True, rank=4, most=7),
+    Column("tokens", 11, right=True, rank=5, most=11),
 )
 MAX_INDENT: Final = 12  # depth in the tree of spans from which on rows are not indented further
 _STEP_NUMBERS: Final = ("index", "timestep_idx")  # attributes of the span of a step that may have its number
@@ -69,7 +69,7 @@ _NUMBER_WIDTH: Final = 8  # of the step number, the space before the action, and
 _TONES: Final[dict[str, Tone]] = {
     **dict.fromkeys(("agent", "model", "inference"), "cyan"),
     "environment": "accent",
-    "queue": "warn",
+    "queue": "blue",
     "prefill": "purple",
     "decode": "good",
 }

@@ -33,7 +33,7 @@ from agentgym_tui.state.servers import EndpointState, EnvironmentState
 from runner.types.machine import GpuInstance, GpuState, Machine
 from runner.util.clock import EPOCH
 
-TREND_WIDTH: Final = 24
+TREND_WIDTH: Final = 20
 MACHINE_COLUMNS: Final = (
     Column("", 16),
     Column("now", None, min_width=30),
@@ -218,8 +218,8 @@ def _section_rows(section: Section, width: int) -> Iterator[MachineRow]:
         for place, row in enumerate(wrap_text(section.empty, max(width - 4, 20), MAX_ROWS)):
             yield MachineRow(f"empty {section.key} {place}", [Cell(f"  {row}", "dim")])
     for item in section.items:
-        trend = sparkline(item.trend, TREND_WIDTH, item.full)
-        yield MachineRow(item.key, [Cell(f"  {item.name}"), item.now, Cell(trend, "accent")], item)
+        trend = [Cell(sparkline(item.trend, TREND_WIDTH, item.full), "accent")] if item.trend else []
+        yield MachineRow(item.key, [Cell(f"  {item.name}"), item.now, *trend], item)
         for number, problem in enumerate(item.problems):
             yield from _problem_rows(item, problem, number, width)
 

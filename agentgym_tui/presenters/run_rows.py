@@ -302,7 +302,7 @@ def ended_run_text(batches: Sequence[BatchRun], key: str) -> str:
 
 def _total_parts(batches: Sequence[BatchRun], store: RunStore) -> Iterator[Line]:
     name = environment_text(batches[0].env, RUN_ENV_WIDTH) if batches else UNKNOWN
-    yield [Cell(f"battery of {len(batches)}:" if len(batches) > 1 else name, "head"), *_states(batches)]
+    yield [Cell(f"battery of {len(batches)}: " if len(batches) > 1 else f"{name} ", "head"), *_states(batches)]
     yield [Cell(pluralize(_n_done(batches), "episode"))]
     if len(batches) == 1 and (rated := batches[0].n_rated):
         n_success = batches[0].n_success
@@ -320,8 +320,11 @@ def _total_parts(batches: Sequence[BatchRun], store: RunStore) -> Iterator[Line]
 def _states(batches: Sequence[BatchRun]) -> Line:
     counts = Counter(batch.status for batch in batches)
     return [
-        Cell(f" {n} {status}" if len(counts) > 1 else f" {status}", STATES.get(status, (UNKNOWN, "plain"))[1])
-        for status, n in counts.items()
+        Cell(
+            ("", ", ")[place > 0] + (f"{n} {status}" if len(counts) > 1 else status),
+            STATES.get(status, (UNKNOWN, "plain"))[1],
+        )
+        for place, (status, n) in enumerate(counts.items())
     ]
 
 

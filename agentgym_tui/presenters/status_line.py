@@ -298,10 +298,11 @@ def _time_cell(batch: BatchRun, now: float) -> Cell:
 
 
 def time_left(batch: BatchRun, now: float) -> float | None:
-    """Return the estimated seconds until a batch ends, which pass while it runs; None if they are not known."""
+    """Return the estimated seconds until a batch ends, which pass while it runs; None if not known, or used up."""
     if batch.eta_s is None or batch.status not in ACTIVE:
         return None
-    return max(batch.eta_s - _passed_s(batch, now), 0.0)
+    left = batch.eta_s - _passed_s(batch, now)
+    return left if left > 0 else None
 
 
 def _passed_s(batch: BatchRun, now: float) -> float:

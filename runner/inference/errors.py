@@ -81,7 +81,7 @@ def response_failure(
     if proxy and status in (502, 503, 504):
         text += f" (through the proxy {one_line(proxy, 100)})"
     if retry_after_s:
-        text += f"; the server asks to wait {retry_after_s:.3g} s"
+        text = text.rstrip(".") + f"; the server asks to wait {retry_after_s:.3g} s"
     is_about_path = not message or (_NO_PATH.match(message) is not None and "model" not in message.lower())
     if is_too_long or POLICY.search(message) or (status == 404 and is_about_path):
         is_refusal = False

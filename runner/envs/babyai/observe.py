@@ -34,7 +34,7 @@ _EMPTY, _SEEN, _WALL, _SEEN_WALL = "  ", ": ", "░░", "▓▓"
 _LEGEND = (
     (CellRun("k key  ● ball  □ box  : seen by the agent", "dim"),),
     (CellRun("doors: / open  + closed  ! locked", "dim"),),
-    (CellRun("r red  g green  b blue  p purple  y yellow  e grey", "dim"),),
+    (CellRun("r red g green b blue p purple y yellow e grey", "dim"),),
 )
 
 

@@ -293,6 +293,14 @@ def test_a_divided_gpu_has_the_memory_and_the_processes_of_each_instance() -> No
     assert f"instance 2 {UNKNOWN} of {UNKNOWN}" in shown
 
 
+def test_a_row_without_a_trend_has_its_room() -> None:
+    store = busy_store()
+    machine(gpu_cause="no driver")(store)
+    rows = MachineRows(view_of(store), 80)
+    lines = {line[0].text.strip(): line for index in range(len(rows)) if (line := rows.line(index, 80))}
+    assert len(lines["GPU"]) == 2 and len(lines["CPU"]) == 3
+
+
 def test_rows_of_instances_with_the_same_number_have_keys_of_their_own() -> None:
     store = busy_store()
     machine(gpu=[GpuState(index=0, mig=True, instances=(GpuInstance(index=0), GpuInstance(index=0)))])(store)

@@ -202,7 +202,7 @@ async def test_a_theme_is_chosen_in_the_palette_and_kept_unless_the_settings_hav
     app = console_app(files_session(3), read, ui_state)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         assert app.theme == (read.theme if settings else "gruvbox")
-        await pilot.press("ctrl+p", *"theme: nord", "enter")
+        await pilot.press("ctrl+p", *"theme nord", "enter")
         await wait_until(pilot, lambda: app.theme == "nord", "the theme")
         assert ("another theme for the next start" in toast_text(pilot)) == bool(settings)
         await pilot.press("ctrl+p", *"settings", "enter")

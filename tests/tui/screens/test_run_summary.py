@@ -83,7 +83,7 @@ async def test_the_summary_of_the_selected_run_opens_on_runs_and_only_once() -> 
         await pilot.press("6")
         await wait_for_text(pilot, "battery of 2")
         await pilot.press("M", "M")
-        await wait_for_text(pilot, "Summary · battery of 2: 1 running 1 queued", "Wordle", "Maze")
+        await wait_for_text(pilot, "Summary · battery of 2: 1 running, 1 queued", "Wordle", "Maze")
         assert len(app.screen_stack) == 2
         await pilot.press("escape")
         await wait_for_text(pilot, "▸ battery of 2")

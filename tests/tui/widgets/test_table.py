@@ -136,6 +136,7 @@ def test_content_widens_columns_by_rank_and_an_empty_one_gives_its_room() -> Non
     assert widths(60, 14, 25, 3, 0) == {"name": 27, "outcome": 25, "node": 4}  # no narrower than its title
     assert widths(60, 20, 40, 40, 4) == {"name": 20, "outcome": 12, "node": 18, "tags": 4}
     assert widths(39, 10, 12, 8, 4) == {"name": 15, "outcome": 12, "node": 8}  # no room for tags
+    assert widths(39, 5, 12, 8, 4) == {"name": 9, "outcome": 12, "node": 8, "tags": 4}  # short names leave room
 
 
 async def test_columns_follow_the_rows_that_were_shown_and_rest_when_others_are() -> None:

@@ -96,7 +96,7 @@ def test_babyai_shows_the_grid_and_shades_what_the_agent_sees() -> None:
         ▓▓▓▓▓▓▓▓▓▓▓▓▓▓░░
         k key  ● ball  □ box  : seen by the agent
         doors: / open  + closed  ! locked
-        r red  g green  b blue  p purple  y yellow  e grey"""
+        r red g green b blue p purple y yellow e grey"""
     )
     assert CellRun("kg", "green", "shade") in runs_of(cells)
 
