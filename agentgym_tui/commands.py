@@ -223,7 +223,7 @@ SCREENS: Final = Registry(
     LOGS_SCREEN,
     ScreenSpec(
         "machine", "5", "Machine", lazy("screens.machine:MachineScreen"), BUS,
-        "GPUs, servers, workers, broker, and what is wrong with them"
+        "GPUs, servers, workers, broker, and their problems"
     ),
     ScreenSpec(
         "runs", "6", "Runs", lazy("screens.runs:RunsScreen"), LIVE, "what runs, waits and has ended"

@@ -158,7 +158,7 @@ async def _capture_all(
     await capture("events", "3", "k", "k")
     await capture("summary", "1", "M")
     await _run_attempts(pilot, session)
-    await capture("results", "escape", "7", "v", "j", "j")
+    await capture("results", "escape", "7", "v", "j", "j", "j")
     await capture("tasks", "m", "j", "right", "right")
     await capture("comparison", "escape", "j", "c", "k", "c")
 

@@ -446,10 +446,12 @@ def _model_section(view: MachineView) -> Section:
 
 def _endpoint_items(view: MachineView, name: str, endpoint: EndpointState) -> Iterator[Item]:
     answers = endpoint.is_answering
-    tone: Tone = ("warn" if endpoint.status == "slow" else "good") if answers else "bad"
+    rests = endpoint.rest_s is not None and endpoint.status not in ("down", "wrong")
+    tone: Tone = ("warn" if endpoint.status == "slow" else "good") if answers else "warn" if rests else "bad"
     trend = view.store.trends.get("model latency", name)
     latency = trend[-1] if trend else None
-    parts = [f"{'●' if answers else '✗'} {endpoint_state(endpoint)}", masked_line(endpoint.model or "", 60)]
+    sign = "●" if answers else "!" if rests else "✗"
+    parts = [f"{sign} {endpoint_state(endpoint)}", masked_line(endpoint.model or "", 60)]
     parts += [f"answers in {format_duration(latency)}"] if latency is not None and answers else []
     problems = _endpoint_problems(endpoint)
     yield _item(f"model {name}", masked_line(name, 60), parts, trend, problems=problems, tone=tone)

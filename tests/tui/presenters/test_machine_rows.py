@@ -293,6 +293,14 @@ def test_a_divided_gpu_has_the_memory_and_the_processes_of_each_instance() -> No
     assert f"instance 2 {UNKNOWN} of {UNKNOWN}" in shown
 
 
+def test_a_model_server_that_only_rests_is_no_failure() -> None:
+    store = busy_store()
+    health(model_health("vllm", "up", None, rest_s=12.0))(store)
+    rows = MachineRows(view_of(store), 120)
+    (now,) = [rows.line(n, 120)[1] for n in range(len(rows)) if rows.key(n) == "model vllm"]
+    assert now.text.startswith("! cooling down") and now.tone == "warn"
+
+
 def test_a_row_without_a_trend_has_its_room() -> None:
     store = busy_store()
     machine(gpu_cause="no driver")(store)
