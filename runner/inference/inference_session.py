@@ -240,7 +240,7 @@ class FallbackChain(msgspec.Struct, kw_only=True, dict=True):
         if name in self._notes:
             return
         rest_s, cause = self._gate.wait_s(name), self._gate.cause(name)
-        self._notes[name] = f"retry in {ceil(rest_s)} s after: {cause}" if rest_s > 0 else f"no time left: {cause}"
+        self._notes[name] = f"{cause}; tried again in {ceil(rest_s)} s" if rest_s > 0 else f"no time left: {cause}"
         self._emit(StreamDelta(failure=f"{name}: {self._notes[name]}"))
 
     def _fail(self, endpoint: LiveEndpoint, failure: EndpointFailure) -> None:

@@ -98,7 +98,7 @@ def test_before_the_first_step_a_queue_or_a_failure_is_named() -> None:
 
 
 def test_an_endpoint_that_rests_and_costs_no_time_is_no_cause() -> None:
-    steps = [step(Phases(env=3.0, own=0.1), "gateway: retry in 9 s after: refused")]
+    steps = [step(Phases(env=3.0, own=0.1), "gateway: refused; tried again in 9 s")]
     assert find_bottleneck(steps, [], {"gateway": "refused"}).cause == "environment"
 
 
