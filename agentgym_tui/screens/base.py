@@ -92,7 +92,12 @@ class ConsoleScreen(Screen[ScreenResultType]):
 
     async def mount_composed_widgets(self, widgets: list[Widget]) -> None:
         await super().mount_composed_widgets(widgets)
-        self._has_widgets = True
+        self._has_widgets = self.is_attached and bool(self.children)  # a screen that is closed meanwhile mounts none
+
+    async def on_event(self, event: events.Event) -> None:
+        """Leave out what would use widgets that were never mounted, as the console or the screen ended before."""
+        if self._has_widgets or not isinstance(event, events.Mount | events.ScreenResume):
+            await super().on_event(event)
 
     async def on_prune(self, event: Prune) -> None:
         """Cancel the workers now; Textual does so only when the widgets that they use are gone."""

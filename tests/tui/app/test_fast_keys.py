@@ -71,6 +71,18 @@ async def test_a_screen_can_be_popped_before_it_is_mounted(n_pauses: int) -> Non
         await wait_for_text(pilot, "Environments")
 
 
+@pytest.mark.parametrize("key", ["2", "3", "5", "6", "7", "q", "R", "ctrl+o", "question_mark"])
+async def test_the_console_can_exit_while_a_screen_or_dialog_opens(key: str) -> None:
+    for n_turns in range(6):  # from the key to the mounted widgets
+        async with Console(busy_session()).run_test(size=(80, 24)) as pilot:
+            await pilot.pause()
+            opened = pilot.app.screen.active_bindings[key]
+            pilot.app.call_later(pilot.app.run_action, opened.binding.action, opened.node)
+            for _ in range(n_turns):
+                await asyncio.sleep(0)
+            pilot.app.exit()
+
+
 async def test_the_console_can_exit_before_it_is_mounted() -> None:
     async with Console(FakeSession()).run_test(size=(80, 24)) as pilot:
         pilot.app.exit(return_code=0)
