@@ -20,6 +20,7 @@ from textual.message_pump import MessagePump
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.timer import Timer, TimerCallback
+from textual.widgets import Input
 
 from agentgym_tui.commands import (
     APP_SCOPES,
@@ -344,7 +345,8 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
         self._notifier.check(self, store, datetime.now(UTC), self.settings.notify)
         self._mention_held()
         difference = store.profile_difference
-        if difference not in (None, self._offered) and self.accepts_keys and not self.screen.is_modal:
+        is_busy = not self.accepts_keys or self.screen.is_modal or isinstance(self.focused, Input)
+        if difference not in (None, self._offered) and not is_busy:
             self._offered = difference
             self._offer_restart(difference)
         self._keep_ticking()

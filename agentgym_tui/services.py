@@ -144,27 +144,27 @@ class ExportError(Exception):
     published_error_type = "ExportFailed"
 
 
-def export_episode(episode_id: str, data: bytes, folder: Path) -> Path:
+def export_episode(episode_id: str, data: bytes, folder: Path, suffix: str = ".json") -> Path:
     """Write an episode file with mode 0600 and return its path, or raise ``ExportError``; never overwrite a file."""
     if not is_ulid(episode_id):
         raise ExportError(f"the episode id {episode_id[:40]!r} is not a valid file name")
-    return write_new_file(folder, episode_id, ".json", data)
+    return write_new_file(folder, episode_id, suffix, data)
 
 
 def write_trace(spans: Sequence[Span], episode_id: str, folder: Path) -> Path:
     """Write the spans of an episode as a new Perfetto trace; times of no clock are left out. Raises ``ExportError``."""
     from runner.tracing import ProtobufCollector
 
-    if not is_ulid(episode_id):
-        raise ExportError(f"the episode id {episode_id[:40]!r} is not a valid file name")
-    path = write_new_file(folder, episode_id, ".pftrace", b"")
     collector = ProtobufCollector()
-    for span in spans:
-        if 0 <= span.start_ns <= span.end_ns < _MAX_NS:
-            collector.on_span(span)
+    if not (valid := [span for span in spans if 0 <= span.start_ns <= span.end_ns < _MAX_NS]):
+        raise ExportError("no span of the episode has a valid time")
+    for span in valid:
+        collector.on_span(span)
+    path = export_episode(episode_id, b"", folder, ".pftrace")
     try:
         collector.save(path)
     except (StoreError, ValueError, OverflowError) as exc:
+        path.unlink(missing_ok=True)
         raise ExportError(f"the trace cannot be written: {exc}") from exc
     return path
 

@@ -422,10 +422,10 @@ class EpisodeFile:
             toast(self._app, f"exported to {path}")
 
     async def _copy_path(self) -> None:
+        path = None
         with suppress(EpisodeLoadError, OSError):
-            copy_to_clipboard(self._app, str((await self._load()).path or self._key), raw=False)
-            return
-        copy_to_clipboard(self._app, self._key, raw=False)
+            path = (await self._load()).path
+        copy_to_clipboard(self._app, str(path or self._key), raw=False)
 
     async def _open_outside(self, program: Program) -> None:
         try:

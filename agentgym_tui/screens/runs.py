@@ -150,7 +150,7 @@ class RunsScreen(ListScreen[BatchRun]):
             reason = "the node has not started this run, as the command line did, and cannot play it again"
             self.toast(f"{reason}; {keymap_of(self.app).key('run.form')} starts one like it", failed=True)
             return
-        n_errors, n = (sum(each) for each in zip(*((b.n_errors, b.n_done) for b in row.batches), strict=True))
+        n_errors, n = sum(b.n_errors for b in row.batches), sum(b.n_done for b in row.batches)
 
         def dialog_closed(answer: str | None) -> None:
             if answer in ("all", "errors"):

@@ -14,7 +14,7 @@ from runner.config.document import YamlValue, parse_yaml, replace_values
 from runner.config.load import ProfileFile, convert_profile, profile_names, user_config_dir
 from runner.config.profile import Profile
 from runner.errors import ConfigError
-from runner.util.files import make_folder
+from runner.util.files import make_folder, replace_file
 
 Settings: TypeAlias = Mapping[str, int | float | None]
 """Values by the keys of ``SECTIONS``; None: the profile lacks the key."""
@@ -88,8 +88,12 @@ class OwnModel(NamedTuple):
         file = folder / f"{name}.yaml"
         try:
             make_folder(folder)
-            file.touch(0o600, exist_ok=False)
-            file.write_text(text, encoding="utf-8")
+            file.touch(0o600, exist_ok=False)  # another console may write one of this name
+            try:
+                replace_file(file, text.encode())
+            except OSError:
+                file.unlink()
+                raise
         except OSError as exc:
             raise ConfigError(f"The profile {name} cannot be written to {folder}: {exc.strerror}") from exc
         return NewProfile(file, lost)

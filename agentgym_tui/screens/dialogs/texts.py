@@ -46,16 +46,19 @@ class ConfirmDialog(DialogScreen[str]):
 
     The commands of the scope are the answers; their actions have the form ``answer('…')``. The first one is harmless,
     and has the focus at the beginning. ``question`` is called again whenever the store has changed, and returns None
-    once it need not be answered, which gives the first answer.
+    once it need not be answered, which gives the first answer. Where the console asks by itself (``is_offer``), the key
+    of an answer marks its button first, because it may have been meant for the screen below.
     """
 
     AUTO_FOCUS = ""
 
-    def __init__(self, scope: str, title: str, question: Callable[[], Sequence[Line] | None]) -> None:
+    def __init__(
+        self, scope: str, title: str, question: Callable[[], Sequence[Line] | None], *, is_offer: bool = False
+    ) -> None:
         self.SCOPE = scope
         super().__init__()
         add_bindings(self, bindings("fields"))
-        self._title, self._question, self._answers = title, question, commands_of(scope)
+        self._title, self._question, self._answers, self._is_offer = title, question, commands_of(scope), is_offer
 
     def compose(self) -> ComposeResult:
         move = "{fields.previous} {fields.next} {focus.next} choose · {field.submit} answers"
@@ -84,7 +87,11 @@ class ConfirmDialog(DialogScreen[str]):
         heading.show(lambda _: lines)
 
     def action_answer(self, answer: str) -> None:
-        self.leave(answer)
+        button = self.query_one(f"#{answer}")
+        if self._is_offer and not button.has_focus and answer != _answer_of(self._answers[0]):
+            button.focus()
+        else:
+            self.leave(answer)
 
     @on(Button.Pressed)
     def _pressed(self, pressed: Button.Pressed) -> None:
@@ -119,7 +126,7 @@ def restart_node_dialog(store: RunStore, difference: ProfileDifference | None = 
             lines.append([Cell("A batch is paused: resume it and the others on Runs after the restart.", "warn")])
         return lines
 
-    return ConfirmDialog("restart_node", "Restart the node?", question)
+    return ConfirmDialog("restart_node", "Restart the node?", question, is_offer=difference is not None)
 
 
 def send_history_dialog(node: NodeInfo) -> ConfirmDialog:

@@ -141,7 +141,7 @@ class Broker:
             lock = self._prepare()
         except OSError as exc:
             self.stop()
-            raise BusError("other", f"{self.folder} cannot be used: {exc.strerror}") from exc
+            raise BusError("other", f"{exc.filename or self.folder} cannot be used: {exc.strerror}") from exc
         self._first_start = Future()
         self._stopping.clear()
         self._thread = threading.Thread(target=self._supervise, args=(server, lock), name="broker", daemon=True)

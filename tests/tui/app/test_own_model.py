@@ -33,13 +33,13 @@ def test_an_own_model_with_a_wrong_key_plays_after_its_key_was_corrected(tmp_pat
             terminal.send(f"{TAB}{ENTER}")
             terminal.wait_for("This console uses the profile small")
             terminal.wait_for("agentgym-tui launch --config small")
-            terminal.send("y")
+            terminal.send("yy")
             terminal.wait_for("model 127.0.0.1 wrong", 60)
             terminal.send("q")
             assert terminal.wait_exit() == 0
         with console(KEY) as terminal:
             terminal.wait_for("LAB_KEY has another value than when the node started", 60)
-            terminal.send("y")
+            terminal.send("yy")
             terminal.wait_for("model 127.0.0.1 up", 60)
             select_environment(terminal, "Wordle")
             terminal.send("r")

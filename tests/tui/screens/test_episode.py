@@ -14,7 +14,7 @@ from textual.widgets import ContentSwitcher
 
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.screens.episode import EpisodeScreen
-from agentgym_tui.services import MAX_CLIPBOARD_BYTES
+from agentgym_tui.services import MAX_CLIPBOARD_BYTES, ExportError, write_trace
 from agentgym_tui.sessions.episode_files import episode_from_record
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.widgets.lists import LineList, Table
@@ -381,6 +381,14 @@ async def test_a_trace_that_does_not_exist_is_written_on_request(
     written = tmp_path / f"{episode_id(1)}.pftrace"
     assert [each.name for each in all_slices(written)] == ["episode", "step"]
     assert written.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_trace_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
+    extreme, unencodable = msgspec.structs.replace(span(1), end_ns=2**80), span(2, end=9, name="\ud800")
+    for each, id in ((extreme, episode_id(1)), (unencodable, episode_id(1)), (span(3, end=9), "../other/name")):
+        with pytest.raises(ExportError):
+            write_trace([each], id, tmp_path)
+    assert [*tmp_path.iterdir()] == []
 
 
 async def test_copying_an_empty_view_says_so() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,17 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         write(OwnModel(URL, "m"), tmp_path, "id: a", {"XDG_CONFIG_HOME": str(tmp_path / "config")})
     with pytest.raises(ConfigError, match="type the URL"):
         write(OwnModel("", "m", "LAB_KEY"), tmp_path, "id: a")
+
+
+def test_a_profile_that_cannot_be_written_whole_leaves_no_file(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5, before[1]))  # the disk has room for the one in use
+    try:
+        with pytest.raises(ConfigError, match="File too large"):
+            write(OwnModel("", ""), tmp_path, "id: a")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [*(tmp_path / ".config/agentgym-console/configs").iterdir()] == []
 
 
 BASE = """# of the lab
