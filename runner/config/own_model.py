@@ -12,7 +12,7 @@ import msgspec
 
 from runner.config.document import YamlValue, parse_yaml, replace_values
 from runner.config.load import ProfileFile, convert_profile, profile_names, user_config_dir
-from runner.config.profile import Profile
+from runner.config.profile import GATEWAY, Profile
 from runner.errors import ConfigError
 from runner.util.files import make_folder, replace_file
 
@@ -117,7 +117,7 @@ class OwnModel(NamedTuple):
                 continue
             section = sections[SECTIONS[key]]
             if key == REQUESTS:
-                agent = convert_profile({"id": "new", "agent": sections["agent"]}, "The new profile", environ).agent
+                agent = convert_profile({"id": "new", "agent": section}, "The new profile", environ).agent
                 _limit_requests(section, next(iter(agent.endpoint_names), ""), value)
             elif value is None:
                 section.pop(key, None)
@@ -136,6 +136,11 @@ def _section(data: YamlValue, name: str) -> dict[str, YamlValue]:
 
 
 def _limit_requests(agent: dict[str, YamlValue], endpoint: str, n_requests: float | None) -> None:
+    endpoints = agent.get("endpoints")
+    first = endpoints[0] if isinstance(endpoints, list) and endpoints and endpoint != GATEWAY else None
+    if isinstance(endpoints, list) and isinstance(first, dict) and "name" not in first and "${" in str(first.get("url")):
+        endpoint = "server"  # else the file would have the present value of the variable
+        agent["endpoints"] = [{"name": endpoint, **first}, *endpoints[1:]]
     limits = _section(agent, "rate_limits")
     limits[endpoint] = {**_section(limits, endpoint), REQUESTS: n_requests}
     agent["rate_limits"] = limits
