@@ -50,7 +50,7 @@ from agentgym_tui.presenters.number_format import format_count, pluralize
 from agentgym_tui.presenters.run_rows import ended_run_text
 from agentgym_tui.safe_text import masked_line, sanitize_message
 from agentgym_tui.screens.base import ConsoleScreen, ScreenContext
-from agentgym_tui.services import RedrawThrottle, announce, save_screenshot, start_worker, toast
+from agentgym_tui.services import RedrawThrottle, announce, messages, save_screenshot, start_worker, toast
 from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.sessions.run_commands import RunCommands, control_error_text, has_unfinished
 from agentgym_tui.sessions.session import Session, select_episodes
@@ -345,10 +345,10 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
         self._notifier.check(self, store, datetime.now(UTC), self.settings.notify)
         self._mention_held()
         difference = store.profile_difference
-        is_busy = not self.accepts_keys or self.screen.is_modal or isinstance(self.focused, Input)
-        if difference not in (None, self._offered) and not is_busy:
-            self._offered = difference
-            self._offer_restart(difference)
+        if difference not in (None, self._offered) and self.accepts_keys and not self.screen.is_modal:
+            if not isinstance(self.focused, Input):  # what is typed there would answer
+                self._offered = difference
+                self._offer_restart(difference)
         self._keep_ticking()
 
     def _tick(self) -> None:
@@ -449,7 +449,7 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
         from agentgym_tui.screens.dialogs.help import HelpDialog
 
         fields: list[Field] = self.screen.query_fields() if isinstance(self.screen, ConsoleScreen) else []
-        self.push_screen(HelpDialog(available_commands(self, self.session), fields))
+        self.push_screen(HelpDialog(available_commands(self, self.session), self.keys, fields))
 
     def action_command_palette(self) -> None:
         from agentgym_tui.screens.dialogs.help import CommandPalette, search
@@ -471,9 +471,10 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
             toast(self, "the settings file sets another theme for the next start")
 
     def action_settings(self) -> None:
-        from agentgym_tui.screens.dialogs.help import SettingsDialog
+        from agentgym_tui.screens.dialogs.help import settings_lines
+        from agentgym_tui.screens.dialogs.texts import TextDialog
 
-        self.push_screen(SettingsDialog(self.settings))
+        self.push_screen(TextDialog("Settings", partial(settings_lines, self.settings, self.theme)))
 
     def action_suspend_process(self) -> None:
         if reason := suspend(self):
@@ -488,10 +489,10 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
             toast(self, "this pane cannot be resized")
 
     def action_messages(self) -> None:
-        from agentgym_tui.screens.dialogs.texts import MessagesDialog
+        from agentgym_tui.screens.dialogs.texts import TextDialog, message_lines
 
         self.clear_notifications()
-        self.push_screen(MessagesDialog())
+        self.push_screen(TextDialog("Messages", partial(message_lines, messages(self))))
 
     async def action_picture(self) -> None:
         await save_screenshot(self)

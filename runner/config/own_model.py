@@ -136,11 +136,10 @@ def _section(data: YamlValue, name: str) -> dict[str, YamlValue]:
 
 
 def _limit_requests(agent: dict[str, YamlValue], endpoint: str, n_requests: float | None) -> None:
-    endpoints = agent.get("endpoints")
-    first = endpoints[0] if isinstance(endpoints, list) and endpoints and endpoint != GATEWAY else None
-    if isinstance(endpoints, list) and isinstance(first, dict) and "name" not in first and "${" in str(first.get("url")):
+    first, *others = endpoints if isinstance(endpoints := agent.get("endpoints"), list) and endpoints else [None]
+    if endpoint != GATEWAY and isinstance(first, dict) and "${" in str(first.get("url")) and "name" not in first:
         endpoint = "server"  # else the file would have the present value of the variable
-        agent["endpoints"] = [{"name": endpoint, **first}, *endpoints[1:]]
+        agent["endpoints"] = [{"name": endpoint, **first}, *others]
     limits = _section(agent, "rate_limits")
     limits[endpoint] = {**_section(limits, endpoint), REQUESTS: n_requests}
     agent["rate_limits"] = limits

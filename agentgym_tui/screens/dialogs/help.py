@@ -26,9 +26,10 @@ from agentgym_tui.presenters.cells import SYNTAX_ROWS, Cell, FixedLines, Line, d
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
+from agentgym_tui.screens.dialogs.texts import TextDialog
 from agentgym_tui.state.query import MAX_CHARS
 from agentgym_tui.widgets.inputs import SearchInput
-from agentgym_tui.widgets.lists import LineList, WrappedText
+from agentgym_tui.widgets.lists import LineList
 
 if TYPE_CHECKING:
     from runner.query.fields import Field
@@ -52,21 +53,15 @@ _PALETTE_KEY: Final = 8
 _MAX_ROWS: Final = 4
 
 
-class HelpDialog(DialogScreen[None]):
-    SCOPE = "dialog"
+class HelpDialog(TextDialog):
+    """The keys that apply; its own key closes it, too."""
 
-    def __init__(self, commands: Sequence[AvailableCommand], fields: Sequence[Field] = ()) -> None:
-        super().__init__()
-        self._fields = fields
-        self._commands = [each.command for each in commands]
+    def __init__(self, commands: Sequence[AvailableCommand], keys: Keymap, fields: Sequence[Field] = ()) -> None:
+        listed = [each.command for each in commands]
+        super().__init__("Help", lambda width: help_lines(listed, keys, width, fields))
 
     async def action_help(self) -> None:
         self.action_close()
-
-    def compose(self) -> ComposeResult:
-        with DialogFrame("Help", keys="{dialog.close} closes · {list.down} {list.up} scroll"):
-            keys = keymap_of(self.app)
-            yield WrappedText(lambda width: list(help_lines(self._commands, keys, width, self._fields)), id="help")
 
 
 def help_lines(commands: Sequence[Command], keys: Keymap, width: int, fields: Sequence[Field] = ()) -> Iterator[Line]:
@@ -104,21 +99,10 @@ def _explained(label: str, more: Line, meaning: str, width: int) -> Iterator[Lin
         first = [Cell(" " * indent)]
 
 
-class SettingsDialog(DialogScreen[None]):
-    """The settings in use, and how to change them."""
-
-    SCOPE = "dialog"
-
-    def __init__(self, settings: Settings) -> None:
-        super().__init__()
-        self._settings = settings
-
-    def compose(self) -> ComposeResult:
-        rows = list(_settings_rows(self._settings, config_path(os.environ), self.app.theme))
-        with DialogFrame("Settings", keys="{dialog.close} closes · {list.down} {list.up} scroll"):
-            yield WrappedText(
-                lambda width: [line for label, text in rows for line in _explained(label, [], text, width)], id="help"
-            )
+def settings_lines(settings: Settings, theme: str, width: int) -> Iterator[Line]:
+    """Yield the settings in use, and how to change them."""
+    for label, text in _settings_rows(settings, config_path(os.environ), theme):
+        yield from _explained(label, [], text, width)
 
 
 def _settings_rows(settings: Settings, path: Path, theme: str) -> Iterator[tuple[str, str]]:

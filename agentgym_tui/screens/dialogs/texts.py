@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +17,7 @@ from agentgym_tui.presenters.number_format import format_size, format_time, plur
 from agentgym_tui.presenters.payload import HexRows
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
-from agentgym_tui.services import Message, copy_to_clipboard, messages
+from agentgym_tui.services import Message, copy_to_clipboard
 from agentgym_tui.sessions.run_commands import reachable_batches
 from agentgym_tui.sinks import as_label
 from agentgym_tui.state.batches import BatchRun
@@ -226,15 +226,18 @@ MAX_BYTES: Final = 4_096
 """Bytes that a hex dump shows."""
 
 
-class MessagesDialog(DialogScreen[None]):
-    """The messages of this console in full, the newest first."""
+class TextDialog(DialogScreen[None]):
+    """A text to be read."""
 
     SCOPE = "dialog"
 
+    def __init__(self, title: str, lines: Callable[[int], Iterable[Line]]) -> None:
+        super().__init__()
+        self._title, self._lines = title, lines
+
     def compose(self) -> ComposeResult:
-        shown = messages(self.app)
-        with DialogFrame("Messages", keys="{dialog.close} closes · {list.down} {list.up} scroll"):
-            yield WrappedText(lambda width: list(message_lines(shown, width)), id="messages-in-full")
+        with DialogFrame(self._title, keys="{dialog.close} closes · {list.down} {list.up} scroll"):
+            yield WrappedText(lambda width: list(self._lines(width)), id="help")
 
 
 def message_lines(shown: Sequence[Message], width: int) -> Iterator[Line]:

@@ -63,29 +63,7 @@ EPISODE_KEYS = ["j", "X", TAB, "G", "X", "w", "X", "d", "G", "X", "t", "n", "n",
 SHORT_EPISODE_KEYS = [key for key in EPISODE_KEYS if key not in ("X", "e")]
 """Without hex dumps, which take longest, and the export, whose toast covers the names of the views."""
 
-EVENT_KEYS = [
-    "3",
-    "k",
-    "v",
-    "X",
-    "k",
-    "v",
-    "k",
-    "v",
-    "k",
-    TAB,
-    "G",
-    "t",
-    "h",
-    "j",
-    ENTER,
-    "t",
-    " ",
-    " ",
-    "B",
-    ESCAPE,
-    "z",
-]
+EVENT_KEYS = [*"3kvXkvkvk", TAB, "G", "t", "h", "j", ENTER, "t", " ", " ", "B", ESCAPE, "z"]
 """The messages of a bus, the views of some, the subject tree, an episode."""
 
 LAST_ROW, SECOND_ROW = "G", "gj"

@@ -130,10 +130,15 @@ def test_a_profile_that_cannot_be_written_whole_leaves_no_file(tmp_path: Path) -
 
 
 def test_a_limit_of_requests_names_no_host_of_a_variable(tmp_path: Path) -> None:
-    text, environ = 'id: a\nagent: { endpoints: [{ url: "${LAB}/v1" }] }', {"HOME": str(tmp_path), "LAB": "http://first"}
+    text, environ = (
+        'id: a\nagent: { endpoints: [{ url: "${LAB}/v1" }] }',
+        {"HOME": str(tmp_path), "LAB": "http://first"},
+    )
     file, _ = write(OwnModel("", ""), tmp_path, text, environ, concurrent_requests=4)
     assert "first" not in file.read_text()
-    assert settings_of(load_profile(str(file), environ={"LAB": "http://second"}, cwd=tmp_path))["concurrent_requests"] == 4
+    assert (
+        settings_of(load_profile(str(file), environ={"LAB": "http://second"}, cwd=tmp_path))["concurrent_requests"] == 4
+    )
 
 
 BASE = """# of the lab
