@@ -345,10 +345,10 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
         self._notifier.check(self, store, datetime.now(UTC), self.settings.notify)
         self._mention_held()
         difference = store.profile_difference
-        if difference not in (None, self._offered) and self.accepts_keys and not self.screen.is_modal:
-            if not isinstance(self.focused, Input):  # what is typed there would answer
-                self._offered = difference
-                self._offer_restart(difference)
+        is_new = difference not in (None, self._offered)
+        if is_new and self.accepts_keys and not (self.screen.is_modal or isinstance(self.focused, Input)):
+            self._offered = difference
+            self._offer_restart(difference)
         self._keep_ticking()
 
     def _tick(self) -> None:
