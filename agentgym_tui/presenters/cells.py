@@ -573,7 +573,4 @@ def _offer(completion: Completion, width: int) -> list[Line]:
     else:
         about = [[Cell(f"{field.name}: ", "accent"), Cell(describe_field(field), "dim")]]
         options = mask_secrets("  ".join(completion.options)) if completion.best else ""
-    return [
-        *([Cell(row, "dim")] for row in wrap_text(options, width, N_ROWS - len(about)) if row),
-        *about,
-    ]
+    return [*([Cell(row, "dim")] for row in wrap_text(options, width, N_ROWS - len(about)) if row), *about]

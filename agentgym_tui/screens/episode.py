@@ -35,14 +35,7 @@ from agentgym_tui.screens.episode_views import STEP, TRACE, WHOLE, EpisodeTabs
 from agentgym_tui.services import ExportError, copy_to_clipboard, export_episode, start_worker, toast, write_trace
 from agentgym_tui.sessions.episode_files import record_from_bytes
 from agentgym_tui.sessions.library import FoundLine, TextHits
-from agentgym_tui.sessions.session import (
-    EpisodeLoadError,
-    LoadedEpisode,
-    Session,
-    load_episode,
-    load_file,
-    load_notes,
-)
+from agentgym_tui.sessions.session import EpisodeLoadError, LoadedEpisode, Session, load_episode, load_file, load_notes
 from agentgym_tui.state.episode_list import EpisodeList, ListEntry, UnreadableFile, exact_terms
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.terminal import Program, ProgramError, program_command, show_in_program

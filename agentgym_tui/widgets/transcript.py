@@ -12,16 +12,7 @@ from textual.selection import Selection
 from textual.strip import Strip
 
 from agentgym_tui.commands import keymap_of
-from agentgym_tui.presenters.cells import (
-    LIST_MARGIN,
-    Cell,
-    FixedLines,
-    FoldedText,
-    Line,
-    Tone,
-    fit,
-    wrap_offsets,
-)
+from agentgym_tui.presenters.cells import LIST_MARGIN, Cell, FixedLines, FoldedText, Line, Tone, fit, wrap_offsets
 from agentgym_tui.presenters.episode_facts import STEP_COLUMNS, SpanRows, StepRows, trace_legend
 from agentgym_tui.presenters.live import reward_lines
 from agentgym_tui.presenters.transcript import Block, BlockKind

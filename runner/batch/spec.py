@@ -9,13 +9,7 @@ import msgspec
 
 from runner.agents.agentgym import AGENT, Instruction, read_instruction
 from runner.config import AgentSettings, Profile
-from runner.envs.placement import (
-    Placement,
-    choose_placement,
-    environment_entry,
-    find_environment,
-    resolve_environment,
-)
+from runner.envs.placement import Placement, choose_placement, environment_entry, find_environment, resolve_environment
 from runner.errors import ConfigError
 from runner.plugins import AGENTS, ENVS, MODEL_ARGUMENTS, Plugin, check_constructor, find
 from runner.pool.worker import MAX_THREADS

@@ -108,10 +108,7 @@ def test_an_episode_that_ends_in_an_error_exits_1_and_names_it(tmp_path: Path) -
         ),
         (("--results", "--verbose"), "--verbose is only valid with --list-envs"),
         (("--run", "Maze", "--max-rounds", "16"), "max_rounds is 16, above the limit 15 of the profile"),
-        (
-            ("--battery", "all", "--max-duration", "300.5"),
-            "or give --allow-longer",
-        ),
+        (("--battery", "all", "--max-duration", "300.5"), "or give --allow-longer"),
         (("--battery", "all", "--agent", "orakel"), "no agent named 'orakel'. Did you mean oracle?"),
         (("watch", "--run", "Maze"), "unrecognized arguments: --run Maze"),
         ((), "one of the arguments --run --battery --list-envs --results is required"),

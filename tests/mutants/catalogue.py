@@ -60,11 +60,7 @@ MUTANTS = (
         "unit/store",
     ),
     _mutant(
-        "doubled",
-        "runner/store/episode_store.py",
-        "        return not is_free",
-        "        return False",
-        "unit/store",
+        "doubled", "runner/store/episode_store.py", "        return not is_free", "        return False", "unit/store"
     ),
     _mutant(
         "lost",
@@ -103,11 +99,7 @@ MUTANTS = (
         "unit/store",
     ),
     _mutant(
-        "lost",
-        "runner/store/archive.py",
-        "if name not in without} | added",
-        "if name not in without}",
-        "unit/store",
+        "lost", "runner/store/archive.py", "if name not in without} | added", "if name not in without}", "unit/store"
     ),
     _mutant(
         "lost",
@@ -123,13 +115,7 @@ MUTANTS = (
         "    except (StoreError, OSError):\n        pass",
         "unit/store",
     ),
-    _mutant(
-        "lost",
-        "runner/store/index_scan.py",
-        " and now_ns - changed_at_ns > TRUSTED_AGE_NS:",
-        ":",
-        "unit/store",
-    ),
+    _mutant("lost", "runner/store/index_scan.py", " and now_ns - changed_at_ns > TRUSTED_AGE_NS:", ":", "unit/store"),
     _mutant(
         "lost",
         "runner/store/index.py",
@@ -137,13 +123,7 @@ MUTANTS = (
         '    0 and connection.executemany("DELETE FROM folders',
         "unit/store",
     ),
-    _mutant(
-        "lost",
-        "runner/store/index.py",
-        "if self.database.generation == generation:",
-        "if True:",
-        "unit/store",
-    ),
+    _mutant("lost", "runner/store/index.py", "if self.database.generation == generation:", "if True:", "unit/store"),
     _mutant(
         "miscounted",
         "agentgym_tui/sessions/file_library.py",
@@ -165,13 +145,7 @@ MUTANTS = (
         "if True:",
         "tui/sessions/test_kept_index.py",
     ),
-    _mutant(
-        "lost",
-        "runner/store/index_rows.py",
-        "None) or _read(store, part)",
-        "Rows([], []))",
-        "unit/store",
-    ),
+    _mutant("lost", "runner/store/index_rows.py", "None) or _read(store, part)", "Rows([], []))", "unit/store"),
     _mutant(
         "lost",
         "runner/store/episode_store.py",
@@ -520,13 +494,7 @@ MUTANTS = (
         "        return text",
         "tui/test_sinks.py",
     ),
-    _mutant(
-        "unsanitised",
-        "agentgym_tui/cli.py",
-        "{sanitize_message(reason)}",
-        "{reason}",
-        "tui/test_sinks.py",
-    ),
+    _mutant("unsanitised", "agentgym_tui/cli.py", "{sanitize_message(reason)}", "{reason}", "tui/test_sinks.py"),
     _mutant(
         "unsanitised",
         "agentgym_tui/terminal.py",

@@ -50,10 +50,7 @@ def test_all_settings_are_read_and_problems_listed() -> None:
     assert parsed.theme == "nord"
     assert parsed.notify == Notify(toast=False, bell=True, desktop=True)
     assert parsed.keys.overrides == {"run.selected": "U", "list.down": "j,down,0"}
-    assert list(parsed.problems) == [
-        "unknown setting keymap2",
-        "keymap: run.battery: ? is already the key of app.help",
-    ]
+    assert list(parsed.problems) == ["unknown setting keymap2", "keymap: run.battery: ? is already the key of app.help"]
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "theme: default\n", "keymap:\nnotify:\ntheme:\n"])

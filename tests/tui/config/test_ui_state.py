@@ -12,14 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym_tui.config import (
-    MAX_PLACES,
-    MAX_STATE_BYTES,
-    UiState,
-    read_ui_state,
-    state_path,
-    write_ui_state,
-)
+from agentgym_tui.config import MAX_PLACES, MAX_STATE_BYTES, UiState, read_ui_state, state_path, write_ui_state
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.state.query import Sorting
 from tests.support.console.samples import HOSTILE

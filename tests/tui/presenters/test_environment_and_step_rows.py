@@ -18,15 +18,7 @@ from agentgym_tui.widgets.inputs import CheckRows
 from runner.envs.are.catalog import OFFLINE_SCENARIOS
 from runner.events.live import LiveAction
 from runner.types import Outcome, ToolCall
-from tests.support.console.samples import (
-    busy_store,
-    env_health,
-    episode,
-    hostile_store,
-    live,
-    row,
-    step,
-)
+from tests.support.console.samples import busy_store, env_health, episode, hostile_store, live, row, step
 
 
 def text(line: Line) -> str:
@@ -82,10 +74,7 @@ def test_the_scenarios_of_are_are_told_apart_in_narrow_columns() -> None:
     checks = [text(CheckRows([sanitize_line(name) for name in names], set()).line(index, 19)) for index in range(7)]
     assert len({*shown}) == len(listed) == len({*checks}) == len(names)
     assert "are:…tutori…" in shown and "[ ] are:…tutorial" in checks
-    assert (shorten_environment(names[0], 21), shorten_environment("a" * 30, 9)) == (
-        names[0],
-        "a" * 30,
-    )
+    assert (shorten_environment(names[0], 21), shorten_environment("a" * 30, 9)) == (names[0], "a" * 30)
 
 
 def test_errors_have_a_column_of_their_own() -> None:

@@ -97,8 +97,7 @@ def test_durations_are_formatted(seconds: float | None, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
-    [(0.25, "0.25"), (-1, "-1"), (-0.0, "0"), (-0.0001, "0"), (1e9, "1e+09"), (None, UNKNOWN)],
+    ("value", "shown"), [(0.25, "0.25"), (-1, "-1"), (-0.0, "0"), (-0.0001, "0"), (1e9, "1e+09"), (None, UNKNOWN)]
 )
 def test_rewards_are_formatted(value: float | None, shown: str) -> None:
     assert format_reward(value) == shown

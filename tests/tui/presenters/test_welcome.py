@@ -8,11 +8,7 @@ from agentgym_tui.presenters.status_line import status_lines
 from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
 from tests.support.console.line_views import line_text, line_texts
-from tests.support.console.samples import (
-    busy_store,
-    empty_store,
-    row,
-)
+from tests.support.console.samples import busy_store, empty_store, row
 
 
 def test_the_welcome_lists_keys_and_missing_parts() -> None:

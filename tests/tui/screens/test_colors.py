@@ -31,14 +31,7 @@ from runner.types import Outcome
 from tests.support.console.fake_session import FakeEvents, FakeSession
 from tests.support.console.live_items import START, completed
 from tests.support.console.pilot import SIZE, console_app, wait_for_text, wait_until
-from tests.support.console.samples import (
-    busy_store,
-    empty_store,
-    error_store,
-    hostile_store,
-    row,
-    span,
-)
+from tests.support.console.samples import busy_store, empty_store, error_store, hostile_store, row, span
 
 
 @pytest.mark.parametrize("theme", ["textual-light", "ansi-dark"])

@@ -50,14 +50,7 @@ from tests.support.console.pilot import (
     wait_until,
     widget_text,
 )
-from tests.support.console.samples import (
-    NODE,
-    batch_state,
-    busy_store,
-    live,
-    node_list,
-    progress,
-)
+from tests.support.console.samples import NODE, batch_state, busy_store, live, node_list, progress
 
 SIZE = (80, 24)
 

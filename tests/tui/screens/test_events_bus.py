@@ -118,10 +118,7 @@ async def test_all_messages_of_an_episode_are_shown(bus: NatsAccount, tmp_path: 
 
 
 async def test_pending_messages_of_all_streams_are_counted(bus: NatsAccount) -> None:
-    async with (
-        nats_client(bus) as client,
-        await NatsConnection.open(BusAddress(bus.url), name="test") as connection,
-    ):
+    async with nats_client(bus) as client, await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
         js, source = client.jetstream(timeout=5), EventSource()
         for name in ("first", "second", "silent"):
             await add_stream(client, name.upper(), subjects=[name])
@@ -135,10 +132,7 @@ async def test_pending_messages_of_all_streams_are_counted(bus: NatsAccount) -> 
 
 
 async def test_pending_messages_are_counted_with_and_without_a_stream(bus: NatsAccount) -> None:
-    async with (
-        nats_client(bus) as client,
-        await NatsConnection.open(BusAddress(bus.url), name="test") as connection,
-    ):
+    async with nats_client(bus) as client, await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
         await add_stream(client, "SHORT", subjects=["short"])
         js, source = client.jetstream(timeout=5), EventSource()
         source.set_connection(connection)

@@ -24,12 +24,7 @@ from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.lists import LineList, Table
 from runner.events.live import LiveAction
 from runner.subscribe.messages import Notice
-from tests.support.console.fake_session import (
-    FakeSession,
-    busy_session,
-    empty_session,
-    error_session,
-)
+from tests.support.console.fake_session import FakeSession, busy_session, empty_session, error_session
 from tests.support.console.pilot import (
     console_app,
     console_pilot,

@@ -13,13 +13,7 @@ from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.sessions.run_commands import list_batteries
 from agentgym_tui.state.run_store import RunStore
 from runner.events.control import NodeList
-from tests.support.console.fake_session import (
-    FakeSession,
-    bus_session,
-    busy_session,
-    empty_session,
-    files_session,
-)
+from tests.support.console.fake_session import FakeSession, bus_session, busy_session, empty_session, files_session
 from tests.support.console.pilot import screen_text, toast_text, wait_for_no_text, wait_for_text, wait_until
 from tests.support.console.samples import (
     batch_id,

@@ -136,11 +136,7 @@ def test_default_and_startable_agents() -> None:
     assert default_agent(store_with_agents("agentgym", "oracle", "react")).agent == "react"
     assert default_agent(store_with_agents("agentgym", "oracle")).agent == "agentgym"
     assert default_agent(store_with_agents("oracle", "random")).agent == "oracle"
-    assert startable_agents(store_with_agents("oracle", "random", "scripted", "react")) == [
-        "oracle",
-        "random",
-        "react",
-    ]
+    assert startable_agents(store_with_agents("oracle", "random", "scripted", "react")) == ["oracle", "random", "react"]
     assert startable_agents(RunStore()) == ["oracle"]
 
 

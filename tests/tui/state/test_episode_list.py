@@ -9,12 +9,7 @@ import pytest
 from agentgym_tui.commands import Keymap
 from agentgym_tui.presenters.cells import cut, line_width
 from agentgym_tui.presenters.episode import episode_heading, error_text
-from agentgym_tui.presenters.episode_rows import (
-    EPISODE_COLUMNS,
-    EpisodeRows,
-    empty_episodes_lines,
-    list_summary,
-)
+from agentgym_tui.presenters.episode_rows import EPISODE_COLUMNS, EpisodeRows, empty_episodes_lines, list_summary
 from agentgym_tui.presenters.number_format import UNKNOWN, format_time
 from agentgym_tui.presenters.status_line import outcome_cell
 from agentgym_tui.safe_text import MAX_LINE_CHARS, has_unsafe_chars

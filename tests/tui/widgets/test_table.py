@@ -54,10 +54,7 @@ async def test_text_lines_are_numbered_and_unsafe_lines_marked() -> None:
         assert view.unsafe_text() is None
 
 
-@pytest.mark.parametrize(
-    ("width", "shown"),
-    [(60, [0, 1, 2, 3]), (36, [0, 1, 2]), (29, [0, 1]), (4, [0, 1])],
-)
+@pytest.mark.parametrize(("width", "shown"), [(60, [0, 1, 2, 3]), (36, [0, 1, 2]), (29, [0, 1]), (4, [0, 1])])
 def test_columns_are_dropped_by_rank(width: int, shown: list[int]) -> None:
     columns = [Column("name", None), Column("state", 8), Column("time", 6, True, 1), Column("rate", 5, True, 2)]
     arranged = arrange_columns(columns, width)

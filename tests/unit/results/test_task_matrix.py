@@ -19,11 +19,7 @@ OLD, NEW = "01J00000000000000000000001", "01J00000000000000000000002"
 
 
 def play(
-    index: EpisodeIndex,
-    outcomes: dict[int, list[Outcome]],
-    batch: str = OLD,
-    agent: str = "react",
-    shape: str = "",
+    index: EpisodeIndex, outcomes: dict[int, list[Outcome]], batch: str = OLD, agent: str = "react", shape: str = ""
 ) -> None:
     for task, attempts in outcomes.items():
         for attempt, outcome in enumerate(attempts):
