@@ -24,8 +24,9 @@ TOKENS = (f'"batch_id":"{BATCH}"'.encode(), f'"episode_id":"{EPISODE}"'.encode()
 
 def check(data: bytes) -> None:
     record = outcome(lambda: decode_episode(data, PATH), StoreError)
+    moved = outcome(lambda: record_from_bytes(data, PATH), StoreError)
     if isinstance(record, EpisodeRecord):
-        record_from_bytes(data, PATH)
+        assert moved == record
         check_record(record)
 
 

@@ -104,6 +104,7 @@ DOCUMENTS = st.fixed_dictionaries(
         "saved_queries": st.dictionaries(NAMES, QUERIES, min_size=1, max_size=3),
         "sorting": st.dictionaries(NAMES, st.tuples(NAMES, st.booleans()), max_size=3),
         "sizes": st.dictionaries(NAMES, st.integers(1, 99), min_size=1, max_size=3),
+        "theme": NAMES,
     }
 )
 """Valid documents with hostile texts; the place is that of a session without one."""
@@ -123,6 +124,12 @@ def test_the_state_of_a_hostile_document_is_safe_and_can_be_written_and_read_aga
     assert not has_unsafe_chars(texts)
     write_ui_state(path, state)
     assert read_ui_state(path) == state
+
+
+@given(st.recursive(st.none() | WORDS, lambda inner: st.lists(inner) | DOCUMENTS | st.dictionaries(NAMES, inner)))
+@settings(max_examples=examples(40), deadline=None)
+def test_any_document_is_read(tmp_path_factory: pytest.TempPathFactory, document: object) -> None:
+    assert isinstance(read_document(tmp_path_factory.getbasetemp() / "any.json", document), UiState)
 
 
 def read_document(path: Path, document: Any) -> UiState:  # noqa: ANN401
