@@ -213,7 +213,7 @@ def test_messages_in_full(
         Message(START, sanitize_message(cause), failed=True),
         Message(START, sanitize_message(HOSTILE), failed=False),
     ]
-    monkeypatch.setattr("agentgym_tui.screens.dialogs.texts.messages", lambda _app: shown)
+    monkeypatch.setattr("agentgym_tui.app.messages", lambda _app: shown)
     app = console_app(busy_session(), Settings(theme=theme))
     assert snap_compare(app, terminal_size=size, run_before=after_keys("exclamation_mark", texts=("Messages",)))
 
