@@ -440,8 +440,9 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
     async def on_console_screen_episodes_requested(self, event: ConsoleScreen.EpisodesRequested) -> None:
         from agentgym_tui.screens.episode_lists import EpisodesScreen
 
+        before = self.current_mode
         if isinstance(screen := await self._switch_to(EPISODES_SCREEN), EpisodesScreen):
-            screen.filter.text = event.words
+            screen.show_words(event.words, "" if before == EPISODES_SCREEN.id else before)
 
     # What every screen has.
 

@@ -381,16 +381,17 @@ def indented_rows(text: str, width: int) -> list[Line]:
     return [[Cell("  "), Cell(row, "dim")] for row in wrap_text(text, max(width - 2, 20), 4)]
 
 
-def filter_cells(text: str, key: str, width: int) -> Line:
-    return [Cell(mask_secrets(text), "accent").cut(max(width // 2 - len(key) - 9, 8)), Cell(f" ({key} clears)", "dim")]
+def filter_cells(text: str, key: str, width: int, effect: str = "clears") -> Line:
+    hint = f" ({key} {effect})"
+    return [Cell(mask_secrets(text), "accent").cut(max(width // 2 - len(hint), 8)), Cell(hint, "dim")]
 
 
 def key_line(key: str, effect: str, width: int = 0) -> Line:
     return [Cell(f"  {key:<{width}}  ", "accent"), Cell(effect)]
 
 
-def match_cells(n_shown: int, words: str, key: str, width: int) -> Line:
-    return [Cell(f"{n_shown:,} match ", "accent"), *filter_cells(words, key, width)] if words else []
+def match_cells(n_shown: int, words: str, key: str, width: int, effect: str = "clears") -> Line:
+    return [Cell(f"{n_shown:,} match ", "accent"), *filter_cells(words, key, width, effect)] if words else []
 
 
 def sorting_cells(sorting: Sorting | None) -> Line:

@@ -159,7 +159,7 @@ def _id_parts(episode: ListedEpisode, path: Path | None, width: int) -> list[Lin
     id: Line = [Cell(episode.episode_id)]
     others: list[Line] = [
         [Cell(format_time(as_aware(episode.started_at), "%Y-%m-%d %H:%M:%S"), "dim")],
-        [Cell(f"attempt {format_count(episode.attempt)}", "dim")],
+        [Cell(f"attempt {format_count(episode.attempt + 1)}", "dim")],
         [Cell(f"seed {format_exact(episode.seed)}", "dim")],
     ]
     if path is not None:

@@ -68,7 +68,7 @@ def episode_listing(episodes: EpisodeList) -> Listing[Any]:
     return Listing(entry_key, str, [
         Field("started", 12, cell=lambda row: _started_cell(row, is_selected=row.episode_id in episodes.selected)),
         Field("environment", ENV_WIDTH, cell=lambda row: environment_cell(row.env), most=28),
-        Field("task", 5, cell=lambda row: Cell(format_exact(row.task_index), "dim"), right=True, rank=4),
+        Field("task", 5, cell=lambda row: Cell(_task_text(row)), right=True, most=12),
         Field("outcome", OUTCOME_WIDTH, cell=_flagged_outcome, most=60),
         Field("reward", 6, cell=lambda row: Cell(format_reward(row.reward), reward_tone(row)), right=True),
         Field("rounds", 6, cell=lambda row: Cell(format_count(row.rounds)), right=True, rank=3),
@@ -83,13 +83,14 @@ def episode_listing(episodes: EpisodeList) -> Listing[Any]:
 # fmt: on
 
 
-def list_summary(episodes: EpisodeList, state: str, key: str, width: int) -> Line:
+def list_summary(episodes: EpisodeList, state: str, key: str, width: int, effect: str = "clears") -> Line:
     n_unreadable, n_hidden = episodes.n_unreadable, episodes.n_selected_hidden
     hidden = f", {n_hidden:,} of them not shown" if n_hidden else ""
     return join_parts(
         [
-            [Cell(pluralize(episodes.n_episodes, "episode"), "head")],
-            match_cells(len(episodes.shown), episodes.query.text, key, width),
+            [Cell("Episodes", "head")],
+            [Cell(pluralize(episodes.n_episodes, "episode"))],
+            match_cells(len(episodes.shown), episodes.query.text, key, width - 6, effect),
             [Cell(f"▶ {episodes.n_running} running", "accent")] if episodes.n_running else [],
             [Cell(f"{SELECTED}{len(episodes.selected):,} selected{hidden}", "accent")] if episodes.selected else [],
             sorting_cells(episodes.sorting),
@@ -165,6 +166,10 @@ def _unreadable_row(file: UnreadableFile) -> Sequence[Cell]:
 def _agent_text(episode: ListedEpisode) -> str:
     mark = f"{FALLBACK_MARK} " if episode.fallback else ""
     return f"{mark}{player_text(episode.agent or UNKNOWN, episode.models)}"
+
+
+def _task_text(episode: ListedEpisode) -> str:
+    return format_exact(episode.task_index) + (f"·{episode.attempt + 1}" if episode.attempt else "")
 
 
 def reward_tone(episode: ListedEpisode) -> Tone:

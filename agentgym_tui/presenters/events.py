@@ -126,13 +126,14 @@ class EventRows:
 
 
 def events_heading(
-    reader: EventReader, log: EventLog, store: RunStore, key: Callable[[str], str], width: int
+    reader: EventReader, log: EventLog, store: RunStore, key: Callable[[str], str], width: int, kept: str = ""
 ) -> list[Line]:
-    """Return query and reading state, then the message counters."""
+    """Return query, that of an earlier start if it is ``kept``, and reading state, then the message counters."""
     clear, query = key("events.clear"), reader.query
+    matches = "kept filter " if log.query_text == kept else "matches "
     above = [
         [Cell("Events", "head")],
-        [Cell("matches ", "accent"), *filter_cells(log.query.text, clear, width)] if log.query else [],
+        [Cell(matches, "accent"), *filter_cells(log.query.text, clear, width)] if log.query else [],
         [_reading_state(reader, key)],
         filter_cells(" ".join(query.patterns), clear, width) if query.patterns != ALL_SUBJECTS else [],
         [Cell("episode ", "accent"), *filter_cells(query.episode, clear, width)] if query.episode else [],
@@ -188,9 +189,11 @@ def empty_events_lines(
     reader: EventReader, log: EventLog, store: RunStore, key: Callable[[str], str], width: int
 ) -> list[Line]:
     if log.query:
-        head = Cell(f"None of {pluralize(len(log), 'message')} matches ", "head")
-        shows_all = key_line(key("events.clear"), "shows all messages", 3)
-        return [[head, Cell(log.query.text, "accent")], shows_all]
+        head: Line = [Cell("No message matches ", "head"), Cell(log.query.text, "accent")]
+        is_counted = log.query.text == MALFORMED_QUERY and store.n_malformed
+        unlisted = "those counted above came before this list was read, or are single items of live messages"
+        why: list[Line] = indented_rows(unlisted, width) if is_counted else []
+        return [head, *why, key_line(key("events.clear"), "shows all messages", 3)]
     if store.link.status != "connected":
         cause = indented_rows(masked_line(store.link.cause, 400), width) if store.link.cause else []
         return [[Cell("Not connected to the bus yet.", "head")], *cause]

@@ -69,11 +69,11 @@ def result_listing(is_marked: Callable[[ResultRow], bool], currency: Callable[[]
               cell=lambda row: Cell(format_count(row.n))),
         Field("success", 7, lambda row: row.success_rate, "number", "success rate from 0 to 1",
               cell=lambda row: Cell(rate_text(row.success_rate))),
-        Field("interval", 8, lambda row: row.success_interval[0] if row.success_interval else None, right=True,
+        Field("95% CI", 8, lambda row: row.success_interval[0] if row.success_interval else None, right=True,
               cell=lambda row: Cell(format_interval(row.success_interval), "dim")),
         Field("errors", 6, lambda row: row.n_errors, "number", "number of episodes that ended with an error",
               cell=lambda row: count_cell(row.n_errors, "bad")),
-        Field("reward", 6, lambda row: row.score, "number", "mean reward", rank=1,
+        Field("reward", 6, lambda row: row.score, "number", "mean reward", rank=2,
               cell=lambda row: Cell(format_reward(row.score))),
         Field("last runs", SPARK_WIDTH, lambda row: row.last_rates[-1] if row.last_rates else None, rank=2,
               cell=lambda row: Cell(_last_runs(row), "good")),
@@ -86,13 +86,14 @@ def result_listing(is_marked: Callable[[ResultRow], bool], currency: Callable[[]
         Field("tokens", 6, lambda row: row.tokens.total, "number", "sum of the tokens", rank=6,
               cell=lambda row: count_cell(row.tokens.total)),
         Field("data", 9, lambda row: row.data_label, "text", "label of the environment's data", rank=7, most=24,
-              cell=lambda row: Cell(data_text(row) or UNKNOWN, "dim")),
+              cell=lambda row: Cell(row.data_label or UNKNOWN, "dim")),
         Field("batch", 26, lambda row: row.batch_id, "id", "beginning of the id of the batch", rank=8,
               cell=lambda row: Cell(row.batch_id or "all", "dim")),
         Field("mode", 0, lambda row: row.mode, "text", "rules", values=("strict", "compat")),
         Field("shape", 0, lambda row: row.shape, "text", "how requests differ, as the server refused the usual",
               values=SHAPES),
-        Field("limits", 0, lambda row: row.limits, "text", "limits that are not 15 rounds and 300 s"),
+        Field("limits", 9, lambda row: row.limits, "text", "limits that are not 15 rounds and 300 s", rank=1, most=24,
+              cell=lambda row: Cell(_unusual(row), "dim"), hides=True),
     ])
 # fmt: on
 
@@ -118,9 +119,12 @@ def _last_runs(row: ResultRow) -> str:
 
 
 def data_text(row: ResultRow) -> str:
-    """Return the shape of requests, the data label, the mode and the limits, each where it is not the usual one."""
-    mode = row.mode if row.mode != "strict" else ""
-    return " ".join(filter(None, (row.shape, row.data_label, mode, row.limits)))
+    return f"{row.data_label} {_unusual(row)}".strip()
+
+
+def _unusual(row: ResultRow) -> str:
+    """Return the limits, the mode and the shape of requests, each where it is not the usual one."""
+    return " ".join(filter(None, (row.limits, row.mode if row.mode != "strict" else "", row.shape)))
 
 
 def _player(row: ResultRow) -> str:
@@ -304,7 +308,7 @@ def matrix_heading(row: ResultRow, tasks: FilteredList[TaskGroup], key: str, wid
     zero, truncated = sum(task.zero_variance for task in every), sum(task.all_truncated for task in every)
     return join_parts(
         [
-            [Cell(f"{row.env} {_player(row)}", "head")],
+            [Cell(f"Tasks of {row.env} {_player(row)}", "head")],
             [Cell(pluralize(len(every), "task"))],
             match_cells(len(tasks.shown), tasks.query.text, key, width),
             [Cell(pluralize(sum(len(task.attempts) for task in every), "attempt"))],
@@ -426,18 +430,22 @@ def comparison_heading(
     return [join_parts(first, width), join_parts(second, width)]
 
 
-def comparison_lines(comparison: Comparison | None, width: int) -> list[Line]:
+def comparison_lines(
+    comparison: Comparison | None, rows: tuple[ResultRow, ResultRow], n_only: tuple[int, int], width: int
+) -> list[Line]:
+    """Return who won how many tasks, how many scored ones only each of them has, the rates and what they mean."""
     if comparison is None:
         return []
     n_won, n_lost = len(comparison.won), len(comparison.lost)
     if not comparison.n_paired:
         return [[Cell("no task has a success or failure in both rows: nothing to compare", "warn")]]
+    row, other = map(_player, rows)
     tasks: list[Line] = [
-        [Cell(f"▲ {n_won:,} won", "good" if n_won else "dim")],
+        [Cell(f"{row} ▲ {n_won:,} won", "good" if n_won else "dim")],
         [Cell(f"▼ {n_lost:,} lost", "bad" if n_lost else "dim")],
         [Cell(f"= {comparison.n_tied:,} tied")],
         [Cell(f"of {pluralize(comparison.n_paired, 'common task')}", "dim")],
-        [Cell(f"{comparison.n_unpaired:,} only in one", "dim")] if comparison.n_unpaired else [],
+        *([Cell(f"{n:,} only in {name}", "dim")] for n, name in zip(n_only, (row, other), strict=True) if n),
     ]
     rates: list[Line] = [
         [Cell(f"success {rate_text(comparison.success_rate)}")],
@@ -469,9 +477,10 @@ CLUSTERS: Final = Listing[Cluster](
         Field("episodes", 8, lambda cluster: cluster.n, "number", "number of episodes",
               cell=lambda cluster: Cell(f"{cluster.n:,}", "head")),
         Field("environment", ENV_WIDTH, lambda cluster: cluster.env, "text", "environment", name="env",
-              cell=lambda cluster: _env_cell(cluster.env)),
+              cell=lambda cluster: _env_cell(cluster.env), most=28),
         Field("cause", 7, lambda cluster: cluster.cause, "text", "what kind of failure it is", tone="bad"),
-        Field("action", 20, lambda cluster: cluster.action, "text", "template of the action that failed"),
+        Field("action", 20, lambda cluster: cluster.action, "text", "template of the action that failed",
+              most=40),
         Field("answer", None, lambda cluster: cluster.observation, "text", "template of the answer to it",
               min_width=36),
         Field("flags", 18, cell=lambda cluster: Cell(_counts(cluster.flags), "dim"), rank=1),
@@ -485,7 +494,8 @@ CLUSTERS: Final = Listing[Cluster](
 
 def cluster_heading(clusters: FilteredList[Cluster], query: str, key: str, width: int) -> list[Line]:
     counts: list[Line] = [
-        [Cell(pluralize(sum(cluster.n for cluster in clusters.all_rows), "failed episode"), "head")],
+        [Cell("Failures", "head")],
+        [Cell(pluralize(sum(cluster.n for cluster in clusters.all_rows), "failed episode"))],
         [Cell(pluralize(clusters.n_rows, "cluster"))],
         match_cells(len(clusters.shown), clusters.query.text, key, width),
         sorting_cells(clusters.sorting),

@@ -133,7 +133,10 @@ def state_cell(row: RunRow) -> Cell:
 def runs_summary(store: RunStore, tree: RunTree, key: str, width: int) -> Line:
     counts = Counter(batch.status for batch in store.batches.values())
     named = (("running", "running"), ("paused", "paused"), ("queued", "waiting"), ("interrupted", "interrupted"))
-    parts: list[Line] = [[Cell("Runs", "head")], [Cell(pluralize(len(store.batches), "batch", "batches"))]]
+    n_batches = pluralize(len(store.batches), "batch", "batches")
+    n_runs = len({batch.battery_id or batch.batch_id for batch in store.batches.values()})
+    listed = n_batches if n_runs == len(store.batches) else f"{pluralize(n_runs, 'run')} of {n_batches}"
+    parts: list[Line] = [[Cell("Runs", "head")], [Cell(listed)]]
     parts.append(match_cells(len(tree.batches.shown), tree.batches.query_text, key, width))
     n_unlisted = max(store.batch_registry.n_waiting - counts["queued"], 0)
     counts["queued"] += n_unlisted
@@ -147,7 +150,7 @@ def runs_summary(store: RunStore, tree: RunTree, key: str, width: int) -> Line:
 
 def run_detail(row: RunRow | None, store: RunStore, width: int) -> Line:
     """Return why a run waits or was interrupted, else what the columns have no room for."""
-    return [] if row is None else _problem(row) or join_parts(list(_details(row, store)), width)
+    return [] if row is None else _problem(row, store) or join_parts(list(_details(row, store)), width)
 
 
 def _details(row: RunRow, store: RunStore) -> Iterator[Line]:
@@ -168,7 +171,7 @@ def _details(row: RunRow, store: RunStore) -> Iterator[Line]:
     yield [Cell(row.run_id, "dim")]
 
 
-def _problem(row: RunRow) -> Line:
+def _problem(row: RunRow, store: RunStore) -> Line:
     for batch in row.batches:
         if batch.is_held and batch.status == "queued":
             return [Cell("paused: it does not start before it is resumed", "warn")]
@@ -176,6 +179,8 @@ def _problem(row: RunRow) -> Line:
             return [Cell(f"interrupted: {masked_line(batch.interruption, 300)}", "warn")]
         if batch.waiting_for:
             return [Cell(f"waits: {masked_line(batch.waiting_for, 300)}", "warn")]
+        if batch.status == "queued" and any(each.status == "paused" for each in store.batches.values()):
+            return [Cell("waits for a paused run: resume or cancel that one", "warn")]
     return []
 
 
@@ -209,7 +214,7 @@ def _name(row: RunRow, store: RunStore) -> str:
 
 
 def _episode_cells(row: RunRow, episode: Episode, currency: str) -> Line:
-    attempt = f", attempt {format_count(episode.attempt)}" if episode.attempt else ""
+    attempt = f", attempt {format_count(episode.attempt + 1)}" if episode.attempt else ""
     name = f"{'  ' * row.depth}· task {format_count(episode.task_index)}{attempt}"
 
     def shorter(width: int) -> str:
@@ -260,7 +265,7 @@ def summary_listing(store: RunStore) -> Listing[BatchRun]:
         Field("agent", 12, lambda batch: batch.agent),
         Field("episodes", 9, lambda batch: f"{batch.n_done:,}/{max(batch.n_planned, batch.n_done):,}", right=True),
         Field("success", 7, lambda batch: format_share(batch.n_success, batch.n_rated), right=True),
-        Field("interval", 9, lambda batch: format_interval(success_interval(batch.n_success, batch.n_rated)),
+        Field("95% CI", 9, lambda batch: format_interval(success_interval(batch.n_success, batch.n_rated)),
               right=True, tone="dim"),
         Field("errors", 6, cell=lambda batch: count_cell(batch.n_errors, "bad"), right=True),
         Field("reward", 7, lambda batch: format_reward(batch.mean_reward), right=True, rank=1),

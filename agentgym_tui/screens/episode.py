@@ -184,11 +184,11 @@ class EpisodeScreen(ConsoleScreen[str]):
             mark_or_compare(self, self._session, self._key, self._ui_state)
 
     def action_tag(self) -> None:
-        edit_tags(self, self._session, self._entry, on_change=self._show_notes)
+        edit_tags(self, self._session, [self._entry], on_change=self._show_notes)
 
     def action_note(self) -> None:
         if self._loaded is not None:
-            edit_tags(self, self._session, self._entry, self._steps.step, self._show_notes)
+            edit_tags(self, self._session, [self._entry], self._steps.step, self._show_notes)
 
     def action_export(self) -> None:
         self._file.export()

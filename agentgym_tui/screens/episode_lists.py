@@ -66,6 +66,7 @@ class EpisodesScreen(ListScreen[ListEntry]):
 
     def __init__(self, context: ScreenContext) -> None:
         self._episodes, self._text_failure = EpisodeList(), ""
+        self.opened_from, self._opened_words = "", ""
         rows = EpisodeRows(self._episodes)
         table = Table(EPISODE_COLUMNS, rows, can_sort=True, default_sorting=DEFAULT_SORTING, id=LIST_KEY)
         super().__init__(context, LIST_KEY, self._episodes, table)
@@ -87,6 +88,22 @@ class EpisodesScreen(ListScreen[ListEntry]):
     def _episode(self) -> ListedEpisode | None:
         entry = self.selected
         return None if isinstance(entry, UnreadableFile) else entry
+
+    def show_words(self, words: str, opened_from: str) -> None:
+        """Show what a query finds, until the user goes back to the screen from which it was opened."""
+        self.filter.text = self._opened_words = words
+        self.opened_from = opened_from
+
+    @property
+    def goes_back(self) -> bool:
+        return bool(self.opened_from) and self.filter.text == self._opened_words
+
+    def action_clear(self) -> None:
+        if not self.goes_back:
+            super().action_clear()
+            return
+        mode, self.opened_from = self.opened_from, ""
+        self.app.switch_mode(mode)
 
     def action_open(self) -> None:
         if isinstance(log := self.selected, FoundLog):
@@ -122,7 +139,8 @@ class EpisodesScreen(ListScreen[ListEntry]):
             EpisodeFile(self.app, self.session, self.selected, key).copy_path()
 
     def action_tag(self) -> None:
-        edit_tags(self, self.session, self.selected)
+        chosen = [self._episodes.get(key) for key in self._episodes.selected] or [self.selected]
+        edit_tags(self, self.session, chosen)
 
     def action_compare(self) -> None:
         if self._episode is not None:
@@ -213,7 +231,8 @@ class EpisodesScreen(ListScreen[ListEntry]):
     def heading_lines(self, width: int) -> list[Line]:
         state = self.reading_state or self._search_progress()
         key = keymap_of(self.app).key("episodes.clear")
-        return [list_summary(self._episodes, state, key, width), self.failure_line]
+        effect = "goes back" if self.goes_back else "clears"
+        return [list_summary(self._episodes, state, key, width, effect), self.failure_line]
 
     def _search_progress(self) -> str:
         library = self.session.library

@@ -127,13 +127,13 @@ class LineBrowser(SessionScreen):
     def show_texts(self) -> None:
         self.show_lines("summary", "nothing")
 
-    def open_prompt(self, hint: str, use: Callable[[str], None]) -> None:
+    def open_prompt(self, hint: str, use: Callable[[str], None], text: str = "") -> None:
         self._use_entered = use
         self.add_class("-prompting")
-        self._prompt.prompt(hint)
+        self._prompt.prompt(hint, text)
 
-    def action_go_to(self) -> None:
-        self.open_prompt(self.GO_TO_HINT, self.go_to)
+    def action_go_to(self, text: str = "") -> None:
+        self.open_prompt(self.GO_TO_HINT, self.go_to, text)
 
     def action_next_view(self) -> None:
         self.payload.next_view()
@@ -270,7 +270,8 @@ class EventsScreen(LineBrowser):
         return self._rows.entry(self.table.cursor)
 
     def heading_lines(self, width: int) -> Sequence[Line]:
-        return events_heading(self.reader, self._log, self.session.store, keymap_of(self.app).key, width)
+        key, kept = keymap_of(self.app).key, self.filter.kept
+        return events_heading(self.reader, self._log, self.session.store, key, width, kept)
 
     def nothing_lines(self, width: int) -> Sequence[Line]:
         key = keymap_of(self.app).key
@@ -289,6 +290,8 @@ class EventsScreen(LineBrowser):
             self._reject(text, "is in the future")
         else:
             self.set_query(replace(self.reader.query, start=start, is_history=start != "now"))
+            return
+        self.action_go_to(text)
 
     def action_pause(self) -> None:
         """Pause or resume reading; live reading resumes at the newest message, reading of a history where it paused."""
@@ -302,8 +305,13 @@ class EventsScreen(LineBrowser):
         episode = self.session.store.episodes.get(self._rows.episode_id(self.table.cursor))
         return "" if episode is None else episode.env
 
-    def action_subject(self) -> None:
-        self.open_prompt(SUBJECT_HINT, lambda text: self._query_subjects(parse_patterns(text), text))
+    def action_subject(self, text: str = "") -> None:
+        self.open_prompt(SUBJECT_HINT, self._subject_entered, text)
+
+    def _subject_entered(self, text: str) -> None:
+        self._query_subjects(patterns := parse_patterns(text), text)
+        if patterns is None:
+            self.action_subject(text)
 
     def action_episode(self) -> None:
         if episode_id := self._rows.episode_id(self.table.cursor):
@@ -569,6 +577,7 @@ class LogScreen(LineBrowser):
             return
         if isinstance(target, str):
             self.toast(target, failed=True)
+            self.action_go_to(text)
         elif target < 0:
             self.table.action_bottom()
         else:

@@ -305,7 +305,10 @@ class ComparisonScreen(ListScreen[result_rows.ComparedTask]):
 
     def heading_lines(self, width: int) -> list[Line]:
         heading = result_rows.comparison_heading(self._compared, self._selections, self.rows, self.clear_key, width)
-        below = [self.failure_line] if self.failure else result_rows.comparison_lines(self._comparison, width)
+        left, right = (attempts.keys() for attempts in self._first_attempts or ({}, {}))
+        n_only = len(left - right), len(right - left)
+        result = result_rows.comparison_lines(self._comparison, self._compared, n_only, width)
+        below = [self.failure_line] if self.failure else result
         return [*heading, *below]
 
 

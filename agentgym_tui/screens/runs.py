@@ -72,8 +72,11 @@ class RunsScreen(ListScreen[BatchRun]):
             return
         if row.episode is not None:
             self.post_message(self.OpenEpisode(row.episode.episode_id))
-        elif row.battery_id is None and row.batches[0].n_done and not self.session.store.episodes_of(row.run_id):
-            self.post_message(self.EpisodesRequested(row.batches[0].batch_id))
+        elif row.battery_id is None and not self.session.store.episodes_of(row.run_id):
+            if row.batches[0].n_done:
+                self.post_message(self.EpisodesRequested(row.batches[0].batch_id))
+            else:
+                self.toast("this run has no episode yet")
         else:
             self._tree.toggle(row.key)
             self.show_rows()

@@ -20,7 +20,7 @@ import msgspec
 
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, as_aware
 from agentgym_tui.state.query import FieldSet, Query, Searchable
-from runner.events.subjects import PATTERN, DurableNames
+from runner.events.subjects import LIVE_SUBJECTS, PATTERN, DurableNames
 
 if TYPE_CHECKING:
     from runner.query.fields import GetValue, Kind, Value
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from runner.subscribe.messages import Notice, Since
 
 EVENT_NAMES: Final = DurableNames()
+_LIVE: Final = LIVE_SUBJECTS.removesuffix(">")
 _TYPES: Final = frozenset(EVENT_NAMES.all())
 MALFORMED: Final = "malformed"
 MALFORMED_QUERY: Final = f"is:{MALFORMED}"
@@ -61,7 +62,7 @@ ALL_SUBJECTS: Final = (">",)
 MAX_PATTERN_CHARS: Final = 255
 MAX_PATTERNS: Final = 16
 _SEQUENCE: Final = re.compile(r"#?([0-9]{1,18})")
-_AGE: Final = re.compile(r"([0-9]{1,6})([smhd])")
+_AGE: Final = re.compile(r"-?([0-9]{1,6})([smhd])")
 _CLOCK: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _MAX_AGE: Final = timedelta(days=36_500)
@@ -226,7 +227,7 @@ def node_of(message: EventMessage) -> str:
 
 def is_agentgym_message(message: EventMessage) -> bool:
     """Whether a message is an AgentGym event by subject or CloudEvents type, so that it is malformed if not decoded."""
-    if message.subject in _TYPES or LIVE_SUBJECT.fullmatch(message.subject):
+    if message.subject in _TYPES or message.subject.startswith(_LIVE):
         return True
     return any(key.lower() == "ce-type" and value.strip() in _TYPES for key, value in message.headers.items())
 

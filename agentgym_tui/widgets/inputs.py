@@ -87,8 +87,8 @@ class EntryInput(SearchInput):
     class Closed(Message):
         text: str | None
 
-    def prompt(self, placeholder: str) -> None:
-        self.value, self.placeholder = "", placeholder
+    def prompt(self, placeholder: str, text: str) -> None:
+        self.value, self.placeholder = text, placeholder
         self.screen.set_focus(self)
 
     def action_take(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from textual import events
+from textual.widgets import Input
 
 from agentgym_tui.commands import APP_SCOPES, HELP, Command, commands_of, keymap_of
 from agentgym_tui.presenters.cells import Cell, Line, display_width
@@ -37,6 +38,9 @@ class KeyBar(StaticLines):
         super().__init__(self._make_lines)
         self._scope, self._session, self._first, self._preferred = scope, session, first, ""
         self._hidden = ""
+
+    def on_mount(self) -> None:
+        self.watch(self.screen, "focused", lambda: self.show(), init=False)
 
     def set_first(self, first: str) -> None:
         self._first = first
@@ -73,13 +77,17 @@ class KeyBar(StaticLines):
         the title ``MORE``.
         """
         by_label: dict[str, _Key] = {}
-        for each in (key for scope in filter(None, (self._first, self._scope)) for key in self._keys(scope)):
+        field = self.screen.focused
+        typed_in = field.id if isinstance(field, Input) and field.id in ("filter", "entry") else None
+        scopes = [typed_in] if typed_in else filter(None, (self._first, self._scope))
+        for each in (key for scope in scopes for key in self._keys(scope)):
             by_label.setdefault(each.label, each)  # the commands of ``first`` replace others with the same key
         own = list(by_label.values())
         own[1:] = sorted(own[1:], key=lambda key: not key.command.id.startswith(self._preferred))
         own[1:] = sorted(own[1:], key=lambda key: not key.command.footer)
         everywhere = [key for key in self._keys("everywhere") if key.command.footer]
         everywhere = [key for key in everywhere if key.command.id != f"app.{self._scope}"]
+        everywhere = [key for key in everywhere if not typed_in or key.label.startswith("^")]  # others are text there
         always = [key for key in everywhere if key.command.id in ALWAYS_SHOWN]
         left = _fit_keys(own, width - _total_width(always) - 2 * _GAP)
         fitting = _fit_keys([*always, *everywhere], width - _total_width(left) - 2 * _GAP)

@@ -18,6 +18,7 @@ from textual.widgets import Input
 from agentgym_tui.commands import CURATION, EXPORT, NODE
 from agentgym_tui.presenters.cells import FixedLines
 from agentgym_tui.presenters.episode_facts import note_line
+from agentgym_tui.presenters.episode_rows import format_exact
 from agentgym_tui.presenters.number_format import format_size, pluralize
 from agentgym_tui.safe_text import masked_line, masked_rows, sanitize_line, sanitize_message
 from agentgym_tui.screens.base import ConsoleScreen, DialogFrame
@@ -240,7 +241,7 @@ _TAG_HINT: Final[Row] = ("tags with spaces between; those that you delete are re
 
 
 class TagDialog(Form[None]):
-    """A form with tags and notes of an episode or of a ``step``, and a new note; it closes when a change is stored.
+    """A form with tags and notes of episodes or of a ``step``, and a new note; it closes when a change is stored.
 
     ``on_change`` gets all tags and notes after each change.
     """
@@ -255,20 +256,20 @@ class TagDialog(Form[None]):
     def __init__(
         self,
         session: Session,
-        episode_id: str,
+        episode_ids: Sequence[str],
         title: str,
         notes: Sequence[Note],
         step: int | None,
         on_change: Callable[[Sequence[Note]], None],
     ) -> None:
         super().__init__()
-        self._session, self._episode_id, self._title, self._step = session, episode_id, title, step
+        self._session, self._title, self._step = session, title, step
         self._on_change = on_change
         # a tag that is not shown as it is stored cannot be edited, and stays
         own = [note for note in notes if note.step == step]
         self._before = [each.text for each in own if each.kind == "tag" and sanitize_line(each.text, 100) == each.text]
         self._notes = [note for note in own if note.kind == "note"]
-        self._note_id = new_ulid()  # so that a repeated request adds no second note
+        self._note_ids = {id: new_ulid() for id in episode_ids}  # so that a repeated request adds no second note
 
     def compose(self) -> ComposeResult:
         removes = " · {tags.remove} deletes the note" if self._notes else ""
@@ -291,35 +292,44 @@ class TagDialog(Form[None]):
         if set(after) == set(self._before) and not note:
             self.leave()
             return
-        change = AnnotateArgs(
-            episode_id=self._episode_id,
-            step=self._step,
-            add=[tag for tag in after if tag not in self._before],
-            remove=[tag for tag in self._before if tag not in after],
-            note=note or None,
-            note_id=self._note_id if note else None,
-        )
-        self._start(change, self.leave)
+        add, remove = ([tag for tag in a if tag not in b] for a, b in ((after, self._before), (self._before, after)))
+        changes = [
+            AnnotateArgs(
+                episode_id=episode_id,
+                step=self._step,
+                add=add,
+                remove=remove,
+                note=note or None,
+                note_id=note_id if note else None,
+            )
+            for episode_id, note_id in self._note_ids.items()
+        ]
+        self._start(changes, self._saved)
+
+    def _saved(self) -> None:
+        self.toast(f"saved: {self._title}")
+        self.leave()
 
     def action_remove(self) -> None:
         notes = self.query_one("#notes", LineList)
         if self.focused is notes and notes.cursor < len(self._notes):
             removed = self._notes[notes.cursor]
-            change = AnnotateArgs(episode_id=self._episode_id, step=self._step, note_id=removed.id)
-            self._start(change, partial(self._show_removed, removed))
+            change = AnnotateArgs(episode_id=next(iter(self._note_ids)), step=self._step, note_id=removed.id)
+            self._start([change], partial(self._show_removed, removed))
 
     def _show_removed(self, note: Note) -> None:
         self._notes.remove(note)
         self.query_one("#notes", LineList).show(self._lines())
 
-    def _start(self, change: AnnotateArgs, on_stored: Callable[[], None]) -> None:
+    def _start(self, changes: Sequence[AnnotateArgs], on_stored: Callable[[], None]) -> None:
         if not self._is_sending:
             self._is_sending = True
-            start_worker(self, partial(self._send, change, on_stored), group="tags")
+            start_worker(self, partial(self._send, changes, on_stored), group="tags")
 
-    async def _send(self, change: AnnotateArgs, on_stored: Callable[[], None]) -> None:
+    async def _send(self, changes: Sequence[AnnotateArgs], on_stored: Callable[[], None]) -> None:
         try:
-            self._on_change(await annotate(self._session, change))
+            for change in changes:
+                self._on_change(await annotate(self._session, change))
         except ControlRequestError as exc:
             self.report((f"✗ {masked_rows(exc.text)}", "bad"))
         else:
@@ -335,21 +345,25 @@ class TagDialog(Form[None]):
 def edit_tags(
     screen: ConsoleScreen[Any],
     session: Session,
-    entry: ListEntry | None,
+    chosen: Sequence[ListEntry | None],
     step: int | None = None,
     on_change: Callable[[Sequence[Note]], None] = lambda notes: None,
 ) -> None:
-    """Open the form of tags for an episode or a step of it; ``on_change`` gets all of them after each change."""
+    """Open the form of tags for episodes or a step of one; ``on_change`` gets all of them after each change.
+
+    For several episodes it begins empty, and what is typed is added to each.
+    """
+    entries = [each for each in chosen if each is not None and not isinstance(each, UnreadableFile)]
     if not NODE.is_met(session):
         screen.toast(NODE.reason(session), failed=True)
-    elif entry is not None and not isinstance(entry, UnreadableFile):
-        episode_id = entry.episode_id
-        where = entry.env if step is None else f"step {step:,} of {entry.env}"
+    elif entries:
+        ids, first = [entry.episode_id for entry in entries], entries[0]
+        where = f"{first.env} task {format_exact(first.task_index)}" if len(ids) == 1 else f"{len(ids):,} episodes"
+        title = f"Tags and notes of {where if step is None else f'step {step:,} of {where}'}"
 
         async def open_dialog() -> None:
-            notes = await load_notes(session, episode_id)
+            notes = await load_notes(session, ids[0]) if len(ids) == 1 else []
             if screen.is_current:
-                title = f"Tags and notes of {where}"
-                screen.app.push_screen(TagDialog(session, episode_id, title, notes, step, on_change))
+                screen.app.push_screen(TagDialog(session, ids, title, notes, step, on_change))
 
         start_worker(screen, open_dialog, group="tags", exclusive=True)

@@ -223,10 +223,22 @@ def test_malformed_messages_are_found() -> None:
     log.append(
         [RawMessage(EPISODE_COMPLETED, {}, b"{"), RawMessage("a", {}, b"{"), Notice(kind="gap", text="g")], START
     )
+    log.append([RawMessage("agentgym.live.x", {}, b"{}")], START)
     assert complete("is:m", log.query_fields, log.values_of).best == "is:malformed"
     assert log.search("-is:malformed") is None and len(log.shown) == 2
     assert log.search("is:malformed") is None
-    assert [getattr(entry, "subject", "") for entry in log.shown] == [EPISODE_COMPLETED]
+    assert [getattr(entry, "subject", "") for entry in log.shown] == [EPISODE_COMPLETED, "agentgym.live.x"]
+    assert EventRows(log).line(1, 120)[-1].text.startswith("✗ malformed: ")
+    heading = events_heading(make_reader(log), log, RunStore(), Keymap().key, 200, kept="is:malformed")
+    assert "kept filter is:malformed" in line_text(heading[0])
+
+
+def test_malformed_messages_that_are_not_listed_are_explained() -> None:
+    log, store = EventLog(), RunStore()
+    store.n_malformed = 2
+    log.search("is:malformed")
+    lines = [line_text(line) for line in empty_events_lines(make_reader(log), log, store, Keymap().key, 120)]
+    assert "counted above came before this list was read" in lines[1]
 
 
 def test_the_heading_lists_all_problems() -> None:
@@ -294,7 +306,7 @@ def test_an_empty_list_shows_the_reason() -> None:
     store.set_link(BusLink("connected"))
     assert "No messages yet on >" in line_text(empty_events_lines(reader, log, store, Keymap().key, 80)[0])
     log.search("orders")
-    assert "None of 0 messages matches orders" in line_text(empty_events_lines(reader, log, store, Keymap().key, 80)[0])
+    assert "No message matches orders" in line_text(empty_events_lines(reader, log, store, Keymap().key, 80)[0])
 
 
 def test_a_subject_tree_has_rows() -> None:

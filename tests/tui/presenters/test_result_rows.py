@@ -76,7 +76,8 @@ def test_rows_of_other_shapes_are_named_selected_and_compared() -> None:
     assert (selected.shape, baseline.shape, baseline.excluded_batch) == ("tools as text", "", None)
     table = ResultTable([{"model": "m"}, {"model": "m", "shape": "tools as text", "task_index": 0}])
     comparison = compare(task_matrices(table, selected), task_matrices(table, baseline))
-    lines = [line_text(line) for line in comparison_lines(comparison, 120)]
+    lines = [line_text(line) for line in comparison_lines(comparison, (as_text, usual), (1, 0), 120)]
+    assert lines[0].endswith("1 only in oracle baseline")
     assert lines[1].endswith("requests differ: selection tools as text, the other as usual")
 
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from agentgym_tui.app import Console
 from agentgym_tui.commands import COMMANDS, available_commands
@@ -135,7 +136,7 @@ async def test_a_filter_selects_messages_and_escape_shows_all() -> None:
         assert events_screen(pilot).query_one("#messages", Table).has_focus
         await pilot.press("slash")
         await type_text(pilot, " none")
-        await wait_for_widget_text(pilot, "#nothing", "None of 3 messages matches")
+        await wait_for_widget_text(pilot, "#nothing", "No message matches")
         await pilot.press("enter", "escape")
         await wait_for_widget_text(pilot, "#messages", '{"order": 1}', '{"order": 3}')
 
@@ -203,7 +204,7 @@ async def test_a_jump_accepts_a_time_and_rejects_other_text() -> None:
     session = session_with_items(order(1))
     async with events_pilot(session) as pilot:
         await pilot.press("J")
-        await type_text(pilot, "10m", "enter")
+        await type_text(pilot, "-10m", "enter")
         await wait_for_widget_text(pilot, "#summary", "◂ history")
         since = session.fake_events.opened[-1][1]
         assert isinstance(since, timedelta) and timedelta(minutes=10) <= since < timedelta(minutes=11)
@@ -211,6 +212,9 @@ async def test_a_jump_accepts_a_time_and_rejects_other_text() -> None:
         await type_text(pilot, "never", "enter")
         await wait_until(pilot, lambda: "not a sequence or a time" in toast_text(pilot))
         assert len(session.fake_events.opened) == 2
+        prompt = events_screen(pilot).query_one("#entry", Input)
+        assert prompt.has_focus and prompt.value == "never"  # to be corrected
+        assert "enter Apply" in widget_text(pilot, "KeyBar") and "q Quit" not in widget_text(pilot, "KeyBar")
 
 
 async def test_all_messages_of_the_episode_of_a_message() -> None:

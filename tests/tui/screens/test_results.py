@@ -66,11 +66,16 @@ async def test_rates_matrix_episode_and_comparison_by_keyboard() -> None:
         await pilot.press("v")
         await wait_for_widget_text(pilot, SUMMARY, "Results by batch")
         await pilot.press("j", "c", "k", "c")
-        await wait_for_widget_text(pilot, SUMMARY, "▲ 12 won · ▼ 0 lost · = 0 tied", "p < 0.001", "by more than chance")
+        won = "react qwen35_9b ▲ 12 won · ▼ 0 lost · = 0 tied"
+        await wait_for_widget_text(pilot, SUMMARY, won, "p < 0.001", "by more than chance")
         await pilot.press("enter")
         await wait_for_widget_text(pilot, SUMMARY, "8 match env:Wordle agent:react")
         filters = app.ui_state.filters["episodes"]
         assert filters == f"env:Wordle agent:react models:qwen35_9b task:0 batch:{NEW},{OLD} data:upstream"
+        await pilot.press("escape")
+        await wait_for_widget_text(pilot, SUMMARY, "▲ 12 won")
+        await pilot.press("2", "escape")
+        await wait_for_widget_text(pilot, SUMMARY, "Episodes · 240 episodes")
 
 
 @pytest.mark.parametrize(

@@ -61,9 +61,9 @@ async def test_the_end_of_a_battery_leads_to_its_summary_and_from_there_to_its_e
         assert row_keys(app, "#batches") == [batch_id(0), batch_id(1)]
         await pilot.press("j", "enter")
         await wait_until(pilot, lambda: isinstance(app.screen, EpisodesScreen), "the episodes")
-        await wait_for_text(pilot, f"match {batch_id(1)} (esc clears)")
-        await pilot.press("escape", "1")
-        await wait_for_text(pilot, "battery of 2: completed")
+        await wait_for_text(pilot, f"match {batch_id(1)} (esc goes back)")
+        await pilot.press("escape")
+        await wait_for_text(pilot, "Summary · battery of 2: completed")
 
 
 async def test_a_double_click_on_a_row_of_the_summary_lists_its_episodes() -> None:
@@ -74,7 +74,7 @@ async def test_a_double_click_on_a_row_of_the_summary_lists_its_episodes() -> No
         await wait_for_text(pilot, "Summary", "Maze")
         await pilot.click("#batches", offset=(5, 2), times=2)
         await wait_until(pilot, lambda: isinstance(app.screen, EpisodesScreen), "the episodes")
-        await wait_for_text(pilot, f"match {batch_id(1)} (esc clears)")
+        await wait_for_text(pilot, f"match {batch_id(1)} (esc goes back)")
 
 
 async def test_the_summary_of_the_selected_run_opens_on_runs_and_only_once() -> None:

@@ -13,7 +13,7 @@ from agentgym_tui.presenters.run_rows import RunRows, episodes_per_minute, run_d
 from agentgym_tui.presenters.status_line import progress_line, time_left
 from agentgym_tui.state.batches import MAX_BATCHES, BatchRun
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.state.run_tree import RunTree, waiting_runs
+from agentgym_tui.state.run_tree import RunRow, RunTree, waiting_runs
 from runner.events.live import QueueChanged, WaitingBatch
 from runner.types import WorkerCounts
 from tests.support.console.fake_session import FakeSession, empty_session, ended_session, mixed_session
@@ -271,13 +271,15 @@ async def test_waiting_runs_are_paused_and_resumed() -> None:
     session = mixed_session()
     async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
         await pilot.press("6")
-        await wait_for_text(pilot, "battery of 2")
+        await wait_for_text(pilot, "battery of 2", "Runs · 4 runs of 5 batches")
         await pilot.press("j", "space")
         await wait_until(pilot, lambda: session.fake_control.commands == [("pause", batch_id(2), None)], "the request")
         session.store.apply_events([live(queue_item(2, 3, held=(2,)))])
         await wait_for_text(pilot, "‖ waits #1", "paused: it does not start before it is resumed")
         await pilot.press("space")
         await wait_until(pilot, lambda: session.fake_control.commands[1:] == [("resume", batch_id(2), None)], "resume")
+        await pilot.press("enter")
+        await wait_for_text(pilot, "this run has no episode yet")
 
 
 def test_a_long_queue_keeps_what_runs_and_names_the_number_of_all_that_wait() -> None:
@@ -333,6 +335,8 @@ def test_a_started_batch_keeps_the_position_that_the_queue_reported_before_the_r
     store.apply_events([live(queue_item(1, 2))])
     store.apply_batches([batch_state(2, "queued")])
     assert [store.batches[batch_id(n)].position for n in (0, 1, 2)] == [None, 0, 1]
+    store.batches[batch_id(0)].status = "paused"
+    assert "waits for a paused run" in line_text(run_detail(RunRow("", 0, [store.batches[batch_id(1)]]), store, 120))
 
 
 @pytest.mark.parametrize(("status", "paused", "shown"), [("running", True, "paused"), ("paused", False, "running")])

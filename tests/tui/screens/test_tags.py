@@ -76,6 +76,20 @@ async def test_the_dialog_adds_and_removes_only_what_was_edited() -> None:
         await wait_for_widget_text(pilot, HEADING, "#new")  # what the node has now
 
 
+async def test_tags_are_added_to_the_whole_selection() -> None:
+    session = tagged_session()
+    async with console_pilot(session) as pilot:
+        await pilot.press("2", "space", "space")
+        await wait_for_widget_text(pilot, SUMMARY, "●2 selected")
+        await pilot.press("T")
+        await wait_for_text(pilot, "Tags and notes of 2 episodes")
+        await pilot.press(*"new", "enter", "enter")
+        await wait_for_text(pilot, "saved: Tags and notes of 2 episodes")
+        changes = session.fake_control.annotations
+        assert len({each.episode_id for each in changes}) == 2
+        assert all((each.add, each.remove) == (["new"], []) for each in changes)
+
+
 async def test_a_note_on_a_step_is_written_shown_and_removed() -> None:
     session = tagged_session()
     notes = session.fake_control.notes
@@ -100,7 +114,7 @@ async def test_a_note_on_a_step_is_written_shown_and_removed() -> None:
         await pilot.press("escape")
         await wait_until(pilot, lambda: "✎" not in widget_text(pilot, HEADING))
         await pilot.press("T")
-        await wait_for_text(pilot, "Tags and notes of Wordle")
+        await wait_for_text(pilot, "Tags and notes of Wordle task")
         await pilot.press("tab", *"of the whole", "enter", "enter")
         await pilot.press("k")
         await wait_for_widget_text(pilot, TRANSCRIPT, "■ ✎ note on the episode", "of the whole")

@@ -219,7 +219,10 @@ def test_the_heading_names_the_worker_and_another_host(worker: WorkerInfo, expec
 def test_huge_numbers_are_abbreviated() -> None:
     lines = episode_heading(episode(0, seed=10**5000, task_index=-(10**5000), attempt=10**5000), "", "", 120)
     assert "seed > 1T" in line_text(lines[2])
+    assert "attempt 2 · " in line_text(episode_heading(episode(0, attempt=1), "", "", 120)[2])
     episodes = EpisodeList()
+    episodes.set_stored([row(0, task_index=5, attempt=1)])
+    assert EpisodeRows(episodes).line(0, 80)[2].text == "5·2"
     episodes.set_stored([row(0, task_index=10**5000)])
     episodes.search("#>")
     assert len(episodes.shown) == 1
@@ -234,7 +237,8 @@ def test_times_out_of_range_are_shown_as_unknown() -> None:
 def test_the_summary_counts_episodes_and_unreadable_files() -> None:
     episodes = episode_list()
     episodes.update_live([episode(9, outcome=None)])
-    assert line_text(list_summary(episodes, "", "esc", 120)) == "4 episodes · ▶ 1 running · ✗ 1 file cannot be read"
+    counted = "Episodes · 4 episodes · ▶ 1 running · ✗ 1 file cannot be read"
+    assert line_text(list_summary(episodes, "", "esc", 120)) == counted
     episodes.search("#1")
     assert "1 match #1" in line_text(list_summary(episodes, "reading …", "esc", 120))
     assert "reading …" in line_text(list_summary(episodes, "reading …", "esc", 120))
