@@ -38,7 +38,7 @@ from runner.util.clock import EPOCH
 
 LOG_COLUMNS: Final = (
     Column("line", 9, right=True, rank=3),
-    Column("time", 18, rank=1, most=18, hides=True),
+    Column("time", 18, rank=1, most=18),
     Column("kind", 14, rank=2),
     Column("message", None, min_width=50),
 )

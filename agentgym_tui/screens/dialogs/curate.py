@@ -293,18 +293,9 @@ class TagDialog(Form[None]):
             self.leave()
             return
         add, remove = ([tag for tag in a if tag not in b] for a, b in ((after, self._before), (self._before, after)))
-        changes = [
-            AnnotateArgs(
-                episode_id=episode_id,
-                step=self._step,
-                add=add,
-                remove=remove,
-                note=note or None,
-                note_id=note_id if note else None,
-            )
-            for episode_id, note_id in self._note_ids.items()
-        ]
-        self._start(changes, self._saved)
+        edit = partial(AnnotateArgs, step=self._step, add=add, remove=remove, note=note or None)
+        ids = self._note_ids.items()
+        self._start([edit(episode_id=id, note_id=note_id if note else None) for id, note_id in ids], self._saved)
 
     def _saved(self) -> None:
         self.toast(f"saved: {self._title}")
@@ -349,10 +340,7 @@ def edit_tags(
     step: int | None = None,
     on_change: Callable[[Sequence[Note]], None] = lambda notes: None,
 ) -> None:
-    """Open the form of tags for episodes or a step of one; ``on_change`` gets all of them after each change.
-
-    For several episodes it begins empty, and what is typed is added to each.
-    """
+    """Open the form of tags for a step or episodes, empty for several; ``on_change`` gets all after each change."""
     entries = [each for each in chosen if each is not None and not isinstance(each, UnreadableFile)]
     if not NODE.is_met(session):
         screen.toast(NODE.reason(session), failed=True)

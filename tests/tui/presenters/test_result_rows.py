@@ -21,6 +21,7 @@ from agentgym_tui.presenters.result_rows import (
     model_cell,
     result_detail,
     result_key,
+    result_listing,
 )
 from runner.results.clusters import Cluster
 from runner.results.comparison import compare
@@ -71,6 +72,8 @@ def test_rows_of_other_shapes_are_named_selected_and_compared() -> None:
     usual, as_text = summarize_results(ResultTable([{"model": "m"}, {"model": "m", "shape": "tools as text"}]))
     assert ["tools as text" in line_text(result_detail(each, "", 120)[0]) for each in (usual, as_text)] == [False, True]
     assert result_key(usual) != result_key(as_text)
+    cells = [result_listing(lambda row: False, str).line(each) for each in (usual, as_text)]
+    assert [line[-1].text for line in cells] == ["", "tools as text"]  # the last column, which such rows alone have
     assert episodes_filter([as_text]).endswith('shape:"tools as text" data:upstream')
     selected, baseline = comparable_selections(as_text, usual)
     assert (selected.shape, baseline.shape, baseline.excluded_batch) == ("tools as text", "", None)

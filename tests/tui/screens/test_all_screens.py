@@ -89,7 +89,7 @@ async def test_filter_and_subjects_of_the_events_are_restored() -> None:
     session = watching(session_with_messages(*["orders.eu"] * 5, "bills"))
     app = console_app(session, ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
-        await wait_for_text(pilot, "matches eu 3", "orders.> bills", '{"n": 3}')
+        await wait_for_text(pilot, "kept filter eu 3", "orders.> bills", '{"n": 3}')
         assert '{"n": 4}' not in screen_text(app)
         assert session.fake_events.opened[-1][0] == ("orders.>", "bills")
         assert app.screen.query_one("#filter", Input).value == "eu 3"

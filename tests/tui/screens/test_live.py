@@ -518,7 +518,7 @@ async def test_enter_on_an_environment_opens_its_episodes_and_another_key_the_ru
         await pilot.press("enter")
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "an episode of any environment")
         await pilot.press("1", "enter")
-        await wait_for_widget_text(pilot, "#summary", "match TextCraft (esc clears)")
+        await wait_for_widget_text(pilot, "#summary", "match TextCraft (esc goes back)")
         await pilot.press("escape")
         await wait_until(pilot, lambda: "match" not in widget_text(pilot, "#summary"), "all episodes")
 

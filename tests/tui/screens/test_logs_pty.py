@@ -45,7 +45,7 @@ def test_hostile_lines_and_file_names_are_made_safe(tmp_path: Path) -> None:
         terminal.wait_for("words and fields, such as")
         walk(terminal, "zw", ENTER)
         terminal.wait_for("matches zw")
-        walk(terminal, ESCAPE, "J", "\x1b[200~\u202e\x9b\x1b[201~", ENTER)
+        walk(terminal, ESCAPE, "J", "\x1b[200~\u202e\x9b\x1b[201~", ENTER, ESCAPE)
         terminal.wait_for("not a line number")
         walk(terminal, "n", "p", "2", "4", "?", "j", ESCAPE)
         terminate_and_check(terminal)
