@@ -25,6 +25,7 @@ from textual.widgets import Input
 from agentgym_tui.commands import (
     APP_SCOPES,
     BUS,
+    COMMANDS,
     EPISODES_SCREEN,
     EVENTS_SCREEN,
     HELD,
@@ -487,7 +488,9 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
 
     def action_resize(self, direction: str) -> None:
         if self.accepts_keys and not resize_focused(self.screen, direction):
-            toast(self, "this pane cannot be resized")
+            size, tab = COMMANDS[f"pane.{direction}"].title.lower(), keymap_of(self).key("focus.next")
+            cannot = f"this pane cannot be made {size}: {tab} goes to the next pane"
+            toast(self, "this screen has no panes to resize" if direction == "reset" else cannot)
 
     def action_messages(self) -> None:
         from agentgym_tui.screens.dialogs.texts import TextDialog, message_lines
@@ -640,7 +643,7 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
 
     def _restart_answered(self, answer: str | None) -> None:
         if answer == "restart":
-            toast(self, "the node restarts after the running steps")
+            toast(self, f"the node restarts{' after the running steps' * has_unfinished(self.session)}")
             self._work("node", self.session.restart_node)
 
     def action_model_form(self) -> None:
@@ -654,9 +657,9 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
     def _profile_written(self, written: tuple[Path, list[str]] | None) -> None:
         if written is not None:
             path, lost = written
-            lacks = f" without the comments of {', '.join(lost)}" if lost else ""
+            lacks = f"\nit lacks the comments of {', '.join(lost)}" if lost else ""
             config = f"agentgym-tui launch --config {masked_line(path.stem)}"
-            toast(self, f"new profile{lacks}, also for {config}\n{masked_line(path)}")
+            toast(self, f"profile saved; to start with it: {config}{lacks}\n{masked_line(path)}")
             self._work("node", partial(self.session.use_profile, path))
 
     def _mention_held(self) -> None:

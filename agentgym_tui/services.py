@@ -91,12 +91,12 @@ class ClipboardText(NamedTuple):
     n_total: int
 
 
-def copy_to_clipboard(app: App[Any], text: str, *, raw: bool, whole: str = "") -> None:
-    """Copy an untrusted text, and show in a toast how much of it; ``whole`` hints where to find the whole text."""
+def copy_to_clipboard(app: App[Any], text: str, what: str, *, raw: bool, whole: str = "") -> None:
+    """Copy an untrusted text, and show in a toast how much of ``what``; ``whole`` hints where to find all of it."""
     shown = clipboard_text(text, raw=raw)
     if shown.text:
         app.copy_to_clipboard(shown.text)
-        toast(app, copy_summary(shown, os.environ, raw=raw, whole=whole))
+        toast(app, copy_summary(shown, what, os.environ, raw=raw, whole=whole))
     else:
         toast(app, "nothing to copy", failed=True)
 
@@ -112,13 +112,15 @@ def clipboard_text(text: str, *, raw: bool) -> ClipboardText:
     return ClipboardText(clipped, size, size if is_whole else max(n_total, size))
 
 
-def copy_summary(copy: ClipboardText, environ: Mapping[str, str], *, raw: bool = False, whole: str = "") -> str:
+def copy_summary(
+    copy: ClipboardText, what: str, environ: Mapping[str, str], *, raw: bool = False, whole: str = ""
+) -> str:
     """Describe how much text was sent to the terminal, which does not confirm that it accepted the text."""
-    is_whole, mode = copy.n_bytes == copy.n_total, " unchanged" if raw else ""
+    is_whole, mode = copy.n_bytes == copy.n_total, ", unchanged" if raw else ""
     part = "" if is_whole else f"the first {_byte_count(copy.n_bytes)} of "
     more = f"; {whole}" if whole and not is_whole else ""
     hint = "; in tmux this needs: set -g set-clipboard on" if environ.get("TMUX") else ""
-    return f"sent {part}{_byte_count(copy.n_total)}{mode} to the terminal's clipboard (OSC 52){more}{hint}"
+    return f"sent {part}the {what} ({_byte_count(copy.n_total)}{mode}) to the terminal's clipboard (OSC 52){more}{hint}"
 
 
 def _byte_count(n: int) -> str:

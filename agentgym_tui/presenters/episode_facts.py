@@ -81,10 +81,11 @@ _MIN_WIDTH: Final = 8  # columns below which a line of a picture is cut, because
 NO_PICTURE: Final[list[Line]] = [
     [Cell("No picture of the environment.", "dim")],
     [],
-    [Cell("It draws none, or none were recorded: agents without a", "dim")],
-    [Cell("model and servers need episode.world: true in the profile.", "dim")],
+    [Cell("It draws none, or none was recorded. For agents without a", "dim")],
+    [Cell("model, and for servers, the profile has to set", "dim")],
+    [Cell("episode.world: true before the episode starts.", "dim")],
 ]
-NO_STEP_YET: Final[list[Line]] = [[Cell("The first step brings the first picture.", "dim")]]
+NO_STEP_YET: Final[list[Line]] = [[Cell("No step yet. Pictures come with the steps, if they are recorded.", "dim")]]
 
 
 def streaming_parts(answer: StreamingAnswer, waiting_s: float | None = None) -> list[Line]:

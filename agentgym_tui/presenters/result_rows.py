@@ -234,7 +234,7 @@ _UNSCORED: Final[tuple[str, Tone]] = ("u", "dim")
 _LEGEND: Final = (
     "+ success", "- failure", "t round limit", "T time limit", "E error", "c cancelled", "i interrupted", "u unscored"
 )  # fmt: skip
-_SHORT_LEGEND: Final = "+ success - failure t rounds T time E error c cancelled i stopped u unscored"
+_SHORT_LEGEND: Final = "+ success - failure t limit T timeout E error c cancelled i stopped u unscored"
 _LEGEND_WIDTH: Final = len(" · ".join(_LEGEND))
 _LABEL_WIDTH: Final = 8
 _K_WIDTH: Final = 6

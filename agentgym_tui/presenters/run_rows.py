@@ -69,12 +69,12 @@ RUN_COLUMNS: Final = (
 STATES: Final[dict[str, tuple[str, Tone]]] = {
     "running": ("▶ running", "accent"),
     "paused": ("‖ paused", "warn"),
-    "queued": ("… waits", "plain"),
+    "queued": ("… queued", "plain"),
     "interrupted": ("! interrupted", "warn"),
     "completed": ("✓ completed", "good"),
     "cancelled": ("○ cancelled", "dim"),
 }
-HELD: Final = Cell("‖ waits", "warn")
+HELD: Final = Cell("‖ queued", "warn")
 """State of a waiting batch that was paused, so that it does not start."""
 
 

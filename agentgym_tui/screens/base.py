@@ -159,7 +159,7 @@ class ConsoleScreen(Screen[ScreenResultType]):
         if (selections := self.selections) is not self._copied:
             self._copied = selections
             if text := self.get_selected_text():
-                copy_to_clipboard(self.app, text, raw=False)
+                copy_to_clipboard(self.app, text, "selection", raw=False)
 
     def toast(self, text: str, *, failed: bool = False) -> None:
         toast(self.app, text, failed=failed)
@@ -194,6 +194,10 @@ class DialogFrame(Vertical):
     def __init__(self, title: str, *, keys: str, id: str | None = None) -> None:
         super().__init__(id=id, classes="dialog")
         self.border_title = as_label(title)
+        self.keys = keys
+        self.show_keys(keys)
+
+    def show_keys(self, keys: str) -> None:
         self.border_subtitle = as_label(keymap_of(self.app).expand(keys))
 
 

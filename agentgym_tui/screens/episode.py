@@ -62,6 +62,7 @@ SHARES: Final = (
 COMPARE_SHARES: Final = (Share("aligned", "compare.steps", "height", 15, 80, ""),)
 FROM_END: Final = ("observation", "error")  # texts that come last in a step, where the texts before may repeat them
 CLEAR_AFTER_S: Final = 0.2  # seconds after which the previous episode is cleared while the next one is loading
+_COPIED: Final = {STEP: "step", WHOLE: "text at the cursor"}
 OPENING_A_TRACE: Final = "open it in a browser at ui.perfetto.dev, which reads it there; nothing is sent"
 STILL_RUNNING: Final = "this episode is still running; its file is written when it ends"
 
@@ -153,14 +154,16 @@ class EpisodeScreen(ConsoleScreen[str]):
 
     def action_copy(self, raw: bool = False, whole: bool = False) -> None:
         """Copy what is at the cursor of the tab, or all; symbols replace control characters unless ``raw`` is True."""
-        copy_to_clipboard(self.app, self._views.text(raw=raw, whole=whole), raw=raw, whole="export writes all of it")
+        what = "view" if whole else _COPIED.get(self._views.tab, "view")
+        text = self._views.text(raw=raw, whole=whole)
+        copy_to_clipboard(self.app, text, what, raw=raw, whole="export writes all of it")
 
     def action_copy_path(self) -> None:
         """Copy the path of the episode's file, in the trace of its Perfetto trace; the id without a file here."""
         if self._views.tab == TRACE and self._path is None:
             self.toast(f"no trace file here; {keymap_of(self.app).key('trace.write')} writes one", failed=True)
         else:
-            copy_to_clipboard(self.app, str(self._path or self._key), raw=False)
+            copy_to_clipboard(self.app, str(self._path or self._key), "path" if self._path else "id", raw=False)
 
     def action_write_trace(self) -> None:
         """Say where the Perfetto trace is and what opens it; one that does not exist is written into this folder."""
@@ -177,7 +180,7 @@ class EpisodeScreen(ConsoleScreen[str]):
         except (ExportError, OSError) as exc:
             self.toast(f"not written: {exc}", failed=True)
         else:
-            self.toast(f"{'of the batch' if loaded.trace else 'written'}: {path}\n{OPENING_A_TRACE}")
+            self.toast(f"{'trace of the batch' if loaded.trace else 'trace written'}: {path}\n{OPENING_A_TRACE}")
 
     def action_compare(self) -> None:
         if not isinstance(self._entry, UnreadableFile):
@@ -418,7 +421,7 @@ class EpisodeFile:
         path = None
         with suppress(EpisodeLoadError, OSError):
             path = (await self._load()).path
-        copy_to_clipboard(self._app, str(path or self._key), raw=False)
+        copy_to_clipboard(self._app, str(path or self._key), "path" if path else "id", raw=False)
 
     async def _open_outside(self, program: Program) -> None:
         try:

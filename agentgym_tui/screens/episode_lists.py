@@ -118,7 +118,7 @@ class EpisodesScreen(ListScreen[ListEntry]):
 
     def action_hits(self) -> None:
         if (hits := self._text_hits()) is None:
-            self.toast('the filter has no words of texts, such as text:"locked door"')
+            self.toast('add words of a text to the filter, such as text:"locked door"')
         else:
             self.app.push_screen(HitsScreen(self.context, hits, self._episodes, self._select))
 

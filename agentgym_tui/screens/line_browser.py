@@ -139,7 +139,7 @@ class LineBrowser(SessionScreen):
         self.payload.next_view()
 
     def action_copy(self, raw: bool = False) -> None:
-        copy_to_clipboard(self.app, self.payload.text(), raw=raw)
+        copy_to_clipboard(self.app, self.payload.text(), "shown text", raw=raw)
 
     @on(EntryInput.Closed)
     def _prompt_closed(self, event: EntryInput.Closed) -> None:

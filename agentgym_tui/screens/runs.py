@@ -166,8 +166,8 @@ class RunsScreen(ListScreen[BatchRun]):
 
     async def _replay(self, run_id: str, only: Literal["errors", "all"]) -> None:
         n_waiting = await self.control.commands.replay(run_id, only)
-        what = "what ended with an error" if only == "errors" else "all episodes"
-        self.toast(f"plays again: {what}, {n_waiting:,}")
+        what = ", those that ended with an error" if only == "errors" else ""
+        self.toast(f"playing {pluralize(n_waiting, 'episode')} again{what}")
 
     async def _send_all(self, command: Literal["cancel", "pause", "resume"]) -> None:
         store = self.session.store

@@ -133,6 +133,7 @@ class RunCommands:
     def __init__(self, session: Session, new_id: Callable[[], str] = new_ulid) -> None:
         self._session, self.new_id = session, new_id
         self.last_run: StartArgs | None = None
+        self._models_then: tuple[bool, list[str]] = False, []
 
     @property
     def control(self) -> NodeControl:
@@ -142,9 +143,11 @@ class RunCommands:
         return self._session.control
 
     def agent_choice(self) -> AgentChoice:
-        if self.last_run is not None and self.last_run.agent is not None:
-            return AgentChoice(self.last_run.agent, self.last_run.model, "")
-        return default_agent(self._session.store)
+        """Return agent and model of the last run, unless the models are others now, or one can be used only now."""
+        last, (had_problem, names) = self.last_run, self._models_then
+        choice = default_agent(self._session.store)
+        is_new = names != self._session.store.model_names or (had_problem and not choice.problem)
+        return choice if last is None or last.agent is None or is_new else AgentChoice(last.agent, last.model, "")
 
     def single_run(self, envs: Sequence[str]) -> StartArgs:
         choice = self.agent_choice()
@@ -159,7 +162,8 @@ class RunCommands:
     async def start(self, args: StartArgs) -> list[str]:
         """Start a run and remember it as ``last_run``; return the node's distinct warnings."""
         batches = await self.control.start(args)
-        self.last_run = args
+        self.last_run, store = args, self._session.store
+        self._models_then = bool(model_problem(store)), store.model_names
         self._session.store.apply_batches(batches)
         return list(dict.fromkeys(batch.warning for batch in batches if batch.warning))
 

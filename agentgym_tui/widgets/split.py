@@ -78,24 +78,23 @@ class Split(Widget):
             if size is not None or parts[part].styles.inline.has_rule(axis):  # else setting it would trigger a layout
                 setattr(parts[part].styles, axis, size)
 
-    def resize(self, part: Widget, axis: Axis, percent: int, *, before: bool) -> bool:
+    def resize(self, part: Widget, axis: Axis, percent: int, *, before: bool) -> bool | None:
+        """Return whether the size changed; None without a border to move."""
         shares = {share.part: share for share in self._current_shares() if share.axis == axis}
         if not before and part.id in shares:
-            self._grow(shares[part.id], percent)
-            return True
+            return self._grow(shares[part.id], percent)
         at = self.children.index(part)
         others = self.children[:at] if before else self.children[at + 1 :]
         share = next((shares[other.id] for other in others if other.id in shares and other.size), None)
-        if share is not None:
-            self._grow(share, -percent)
-        return share is not None
+        return None if share is None else self._grow(share, -percent)
 
-    def _grow(self, share: Share, percent: int) -> None:
+    def _grow(self, share: Share, percent: int) -> bool:
         part = next(part for part in self.children if part.id == share.part)
         whole = max(getattr(self.size, share.axis), 1)
         size = self._sizes.get(share.key) or round(100 * getattr(part.outer_size, share.axis) / whole)
         self._sizes[share.key] = _clamped(share, size + percent)
         self.fit()
+        return self._sizes[share.key] != size
 
     def reset(self) -> None:
         parts = {part.id for part in self.children}
@@ -148,7 +147,8 @@ def resize_focused(screen: Screen[object], direction: str) -> bool:
         return bool(splits)
     axis, percent = RESIZE_STEPS[direction]
     around = [*_splits_around(screen.focused)]
-    return any(split.resize(part, axis, percent, before=before) for before in (False, True) for split, part in around)
+    moves = (split.resize(part, axis, percent, before=before) for before in (False, True) for split, part in around)
+    return next((has_changed for has_changed in moves if has_changed is not None), False)
 
 
 def zoom_focused(screen: Screen[object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 from typing import Final, Literal, TypeAlias
@@ -68,7 +69,8 @@ def bus_error(exc: BaseException, servers: str) -> BusError:
     if isinstance(exc, TimeoutError):
         return BusError("timeout", f"{servers} does not answer; {_GREETING_HINT}")
     if isinstance(exc, OSError):
-        reason = error_text(exc, exc.strerror)
+        number = exc.errno or 0  # asyncio replaces the system's words by its own; those of a name have none above 0
+        reason = os.strerror(number) if number > 0 else error_text(exc, exc.strerror)
         return BusError("refused", f"{servers} cannot be reached: {reason}; check that it is running")
     return _server_error(exc, servers)
 

@@ -121,7 +121,7 @@ class _EndpointCheck:
         if self._listed and target.model not in self._listed:  # some servers list no models
             names = ", ".join(one_line(name, 60) for name in self._listed[:_N_LISTED])
             more = ", ..." if len(self._listed) > _N_LISTED else ""
-            raise _unknown_model(target.model, f"is not among its models: {names}{more}")
+            raise _unknown_model(target.model, f"is not among the server's models: {names}{more}")
         listed = map(as_dict, _models(reply) or ())
         entry = next((each for each in listed if each.get("id") == target.model), {})
         counts = (as_count(entry.get(name)) for name in _CONTEXT_FIELDS)

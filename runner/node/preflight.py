@@ -417,7 +417,7 @@ class ModelTrial(msgspec.Struct, frozen=True, kw_only=True):
 
     def describe(self, currency: str) -> str:
         known = msgspec.structs.replace(self.with_tools, context_tokens=self.context_tokens)
-        found = known.describe(self.without_tools) or "as usual"
+        found = known.describe(self.without_tools) or "standard requests"
         acts = ", then ".join(_ACTS[act] for act in dict.fromkeys(self.acts))
         n_answers = f"{len(self.acts)} of {len(_OBSERVATIONS)} answers"
         usage = [n_answers, *([f"{self.tokens.total:,} tokens"] if self.tokens.total else [])]

@@ -61,7 +61,7 @@ _FIELDS = (
     Field(name="transport", kind="text", description="where the environment ran", values=("embedded", "http")),
     Field(name="node", kind="text", description="node"),
     Field(name="profile", kind="text", description="profile"),
-    Field(name="tag", kind="lookup", description="a tag of it or of a step"),
+    Field(name="tag", kind="lookup", description="a tag of the episode or of a step"),
     Field(name="note", kind="lookup", description="words of a note"),
     Field(name="text", kind="lookup", description="words of observations, thoughts, answers, tool calls, errors"),
 )

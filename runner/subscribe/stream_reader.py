@@ -16,7 +16,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StreamInfo
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StorageType, StreamInfo
 from nats.js.errors import NotFoundError
 
 from runner.bus.connection import NatsConnection
@@ -356,7 +356,8 @@ class StreamReader:
         cursor, first = position.cursor, max(state.first_seq, 1)
         if position.created != info.created:
             text = f"the stream {self._stream} was deleted and made again; it is shown from its new beginning"
-            self._notify(Notice(kind="recreated", text=text))
+            if info.config.storage != StorageType.MEMORY:  # which each start of a broker makes again
+                self._notify(Notice(kind="recreated", text=text))
             position.created = info.created
             position.move(first - 1)
         elif cursor is not None and cursor > state.last_seq:

@@ -412,5 +412,5 @@ async def _cancel_all(tasks: list[asyncio.Task[None]]) -> None:
 
 def _no_history_reason(pattern: str, in_streams: list[str]) -> str:
     if any(intersection(pattern, subject) for subject in in_streams):
-        return "no stream keeps all of it; showing only new messages of the rest"
+        return "some messages are in no stream; only new ones of those are shown"
     return "no stream keeps it; showing only new messages"

@@ -214,7 +214,7 @@ def test_an_endpoint_of_the_command_line_is_used_alone(
         ),
         (("--model", "small"), KEY, "with api_key_env of the endpoint or with --key-env"),
         (("--model", "small", "--key-env", "LAB_KEY"), "", "The variable LAB_KEY, which is to hold the model's key"),
-        (("--model", "large", "--key-env", "LAB_KEY"), KEY, "the model large is not among its models: test-oracle"),
+        (("--model", "large", "--key-env", "LAB_KEY"), KEY, "the model large is not among the server's models: test"),
         (("--key-env", "LAB_KEY"), KEY, "--endpoint needs --model NAME; that server lists test-oracle, test-echo"),
     ],
 )
@@ -313,7 +313,7 @@ def test_models_are_tried_only_on_request(tmp_path: Path) -> None:
         failed = run_agentgym(tmp_path, *options, "--try-models", environ={"LAB_KEY": "sk-another-key-than-that"})
     assert (plain.returncode, "agentgym-runner preflight --try-models" in plain.stdout) == (0, True)
     assert (tried.returncode, "--try-models" in tried.stdout) == (0, False)
-    assert "as usual; wrote its action as text; 2 of 2 answers, 2,400 tokens, 0.0028 USD, " in tried.stdout
+    assert "standard requests; wrote its action as text; 2 of 2 answers, 2,400 tokens, 0.0028 USD, " in tried.stdout
     (trial,) = json.loads(as_json.stdout)["trials"]
     assert (trial["endpoint"], trial["acts"], trial["failure"]) == ("lab", ["text", "text"], None)
     assert (failed.returncode, failed.stdout.count("HTTP 401: Incorrect API key provided")) == (1, 2)

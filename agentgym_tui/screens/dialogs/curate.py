@@ -162,8 +162,8 @@ class ExportForm(Form[None]):
 
     def compose(self) -> ComposeResult:
         title = f"Export {pluralize(len(self._ids), 'episode')}"
-        keys = MOVES + " · {checks.toggle} checks · {checks.all} all · {export.start} Write · {export.close} closes"
-        with DialogFrame(title, keys=keys):
+        keys = MOVES + " · {checks.toggle} checks · {checks.all} all · {export.start} goes to Write · {export.close} "
+        with DialogFrame(title, keys=f"{keys}closes"):
             yield field_row("format", self._format)
             output = SearchInput(self._default_path, id="output", compact=True, max_length=MAX_PATH)
             yield field_row("output", output)
@@ -215,7 +215,7 @@ class ExportForm(Form[None]):
                 self.report((first, "good" if audit.n_trainable else "warn"), *((text, "plain") for text in others))
             else:
                 manifest = await self._exporter.export(job)
-                self.report(*_manifest_rows(manifest, masked_line(self.text("output"), MAX_PATH)))
+                self.report(*_manifest_rows(manifest, masked_line(str(job.path), MAX_PATH)))
         except RunnerError as exc:
             self.report((f"✗ {masked_rows(str(exc))}", "bad"))
         finally:
@@ -230,7 +230,7 @@ class ExportForm(Form[None]):
 
 def _manifest_rows(manifest: Manifest, path: str) -> list[Row]:
     size = format_size(sum(file.bytes for file in manifest.files))
-    written = f"✓ {path}: {pluralize(manifest.n_written, 'episode')} as {manifest.format_version}, {size}"
+    written = f"✓ {pluralize(manifest.n_written, 'episode')} as {manifest.format_version}, {size}: {path}"
     left_out: list[Row] = [(f"{n:,} left out: {reason}", "warn") for reason, n in manifest.left_out.items()]
     return [(written, "good"), *left_out]
 
@@ -273,7 +273,7 @@ class TagDialog(Form[None]):
 
     def compose(self) -> ComposeResult:
         removes = " · {tags.remove} deletes the note" if self._notes else ""
-        keys = MOVES + " · {tags.save} Save" + removes + " · {tags.close} closes"
+        keys = MOVES + " · {tags.save} goes to Save" + removes + " · {tags.close} closes"
         with DialogFrame(self._title, keys=keys):
             tags = " ".join([*self._before, ""]).lstrip()
             yield SearchInput(tags, placeholder="tags", id="words", compact=True, select_on_focus=False)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 from msgspec.structs import replace
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.screen import ScreenResultType
 from textual.widget import Widget
 from textual.widgets import Button, Input
 
-from agentgym_tui.commands import bindings
+from agentgym_tui.commands import bindings, keymap_of
 from agentgym_tui.presenters.cells import LIST_MARGIN, Cell, FixedLines, Line, Tone, wrap_text
 from agentgym_tui.presenters.live import no_environments
 from agentgym_tui.presenters.number_format import pluralize
@@ -89,6 +90,13 @@ class Form(DialogScreen[ScreenResultType]):
             button.active_effect_duration = 0.0  # during which it would ignore the next key
         return Horizontal(*each, id="buttons")
 
+    @on(events.DescendantFocus)
+    def _name_enter(self) -> None:
+        """Show in the border what enter does: it goes to a button, or runs the one with the focus."""
+        frame, at = self.query_one(DialogFrame), self.focused
+        keys = re.sub("goes to [A-Z][a-z]+", str(at.label), frame.keys) if isinstance(at, Button) else frame.keys
+        frame.show_keys(keys)
+
     @on(Input.Submitted)
     def action_main(self) -> None:
         self.query(Button).first().focus()
@@ -146,9 +154,17 @@ _HELP: Final[Mapping[str, str]] = {
     "envs": "environments",
     "models": "one after another",
     "tasks": "in place of tasks",
+    "agent": "",
     **{field.id: field.help for field in FORM_FIELDS},
 }
 """What is beside a field without an error."""
+_AGENT_HELP: Final = {
+    "oracle": "knows the solution",
+    "random": "any possible action",
+    "react": "a thought, an action",
+    "tools": "only calls tools",
+    "agentgym": "AgentGym's dialogue",
+}
 
 
 class RunForm(Form[None]):
@@ -187,7 +203,7 @@ class RunForm(Form[None]):
     def compose(self) -> ComposeResult:
         last = self._commands.last_run
         numbers, texts = form_texts(last), {"models": ",".join(last.models) if last else ""}
-        keys = MOVES + " · {checks.toggle} checks · {checks.all} all · {form.start} Start · {form.close} closes"
+        keys = MOVES + " · {checks.toggle} checks · {checks.all} all · {form.start} goes to Start · {form.close} closes"
         with DialogFrame("Run", keys=keys, id="form"):
             yield StaticLines(self.report_lines, id="report")
             with Horizontal(id="columns"):
@@ -195,7 +211,7 @@ class RunForm(Form[None]):
                     yield self._beside("envs")
                     yield self._envs
                 with Vertical(id="how"):
-                    yield field_row("agent", self._agent)
+                    yield field_row("agent", self._agent, self._beside("agent"))
                     yield field_row("model", self._model)
                     for field in FORM_FIELDS:
                         number = number_field(field, numbers[field.id], default_text(field, self._defaults))
@@ -212,8 +228,9 @@ class RunForm(Form[None]):
     def _beside(self, field: str) -> StaticLines:
 
         def lines(_: int) -> list[Line]:
-            error = self._errors.get(field)
-            return [[Cell(f"✗ {error}", "bad") if error else Cell(_HELP[field], "dim")]]
+            error, agent = self._errors.get(field), self._agents[self._agent.index]
+            about = _AGENT_HELP.get(agent, "") if field == "agent" else _HELP[field]
+            return [[Cell(f"✗ {error}", "bad") if error else Cell(about, "dim")]]
 
         return StaticLines(lines, id=f"about-{field}")
 
@@ -253,18 +270,21 @@ class RunForm(Form[None]):
             self._show_errors(self._parsed().errors)
 
     def _model_names(self) -> list[str]:
-        without_model = self._agents[self._agent.index] in MODELLESS_AGENTS
-        return [NO_MODEL] if without_model else [ANY_MODEL, *map(masked_line, self._models)]
+        names = [masked_line(name) for name in self._models]
+        return [NO_MODEL] if self._without_model else [": ".join([ANY_MODEL, *names[:1]]), *names]
+
+    @property
+    def _without_model(self) -> bool:
+        return self._agents[self._agent.index] in MODELLESS_AGENTS
 
     def _parsed(self, *, with_tasks: bool = False) -> Parsed:
         """Return the request; the file with tasks is read only when it is sent."""
-        agent = self._agents[self._agent.index]
-        without_model = agent in MODELLESS_AGENTS
+        without_model = self._without_model
         texts: dict[str, str] = {field.id: self.query_one(f"#{field.id}", Input).value for field in FORM_FIELDS}
         return parse_form(
             texts,
             envs=[self._env_names[index] for index in sorted(self._envs.chosen)],
-            agent=agent,
+            agent=self._agents[self._agent.index],
             model=None if without_model or not self._model.index else self._models[self._model.index - 1],
             batch_id=self._commands.new_id(),
             models="" if without_model else self.query_one("#models", Input).value,
@@ -296,10 +316,9 @@ class RunForm(Form[None]):
             return [(f"✗ {invalid.title}: {self._errors[invalid.id]}", "bad")]
         if error := self._errors.get("tasks", self._refusal):
             return [(f"✗ {masked_rows(error)}", "bad")]
-        if not self._model_problem:
-            return []
+        problem: list[Row] = [(f"! {masked_rows(self._model_problem)}", "warn")] if self._model_problem else []
         hint: Row = ("  → choose the oracle agent: no model needed", "accent")
-        return [(f"! {masked_rows(self._model_problem)}", "warn"), hint]
+        return problem if self._without_model or not problem else [*problem, hint]
 
 
 class BatteryPicker(DialogScreen[list[str]]):
@@ -334,7 +353,8 @@ class BatteryPicker(DialogScreen[list[str]]):
             rows = wrap_text(masked_rows(self._agent.problem), width, 2)
             return [[Cell("Choose a tier, then an agent.")], *([Cell(row, "warn")] for row in rows)]
         name = Cell(player_text(self._agent.agent, self._agent.model), "head")
-        return [[name, Cell(" runs each environment once, in order.")]]
+        other = f"{keymap_of(self.app).key('run.form')} has other agents."
+        return [[name, Cell(f" runs each environment once, in order; {other}")]]
 
     def _left_out(self, width: int) -> list[Line]:
         if not self._tiers:
@@ -389,7 +409,7 @@ class ModelForm(Form[tuple[Path, list[str]]]):
         self._fields = [field._replace(maximum=max(field.maximum, largest[field.id])) for field in PROFILE_FIELDS]
 
     def compose(self) -> ComposeResult:
-        keys = MOVES + " · {model.try} Try · {model.close} stops or closes"
+        keys = MOVES + " · {model.try} goes to Try · {model.close} stops or closes"
         with DialogFrame(f"A model of your own · new profile from {masked_line(self._profile_id, 40)}", keys=keys):
             for id, (title, placeholder) in _MODEL_FIELDS.items():
                 field = SearchInput(id=id, placeholder=placeholder, compact=True, max_length=MAX_CHARS)
@@ -403,12 +423,19 @@ class ModelForm(Form[tuple[Path, list[str]]]):
     def action_try_model(self) -> None:
         if not self.text("url"):
             self.report(("✗ there is nothing to try: type the URL of a server", "bad"))
-        elif not self._is_trying:
+        elif self._has_name() and not self._is_trying:
             self._is_trying = True
             self.report(("looking for the server …", "accent"))
             start_worker(self, partial(self._try, self._own_model()), group="trial")
 
+    def _has_name(self) -> bool:
+        if is_missing := bool(self.text("url")) and not self.text("name"):
+            self.report(("✗ type the model's name, as the server calls it", "bad"))
+        return not is_missing
+
     def action_write(self) -> None:
+        if not self._has_name():
+            return
         try:
             settings = parse_settings(self._fields, {field.id: self.text(field.id) for field in self._fields})
             own, name = self._own_model(), self.text("profile")
@@ -461,7 +488,7 @@ def trial_rows(trial: ModelTrial, key_env: str | None) -> list[Row]:
     if trial.failure is not None:
         return _failure_rows(trial.failure, trial.hint, key_env)
     acted = any(act != "none" for act in trial.acts)
-    found = f"{'✓' if acted else '!'} requests: {masked_line(trial.describe(''), 500)}"
+    found = f"{'✓' if acted else '!'} the model answers: {masked_line(trial.describe(''), 500)}"
     warnings: list[Row] = [(f"! {masked_line(each, 300)}", "warn") for each in trial.warnings[:3]]
     return [(found, "good" if acted else "warn"), *warnings]
 

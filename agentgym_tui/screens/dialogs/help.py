@@ -38,6 +38,7 @@ _SIGNS: Final = (
     ("▸", "cursor line"),
     ("▌", "focused pane; {focus.next} moves to the next"),
     (UNKNOWN, "unknown"),
+    ("⚑1", "flags of the episode, such as a loop; their number where their names have no room"),
     ("baseline", "an agent without a model: oracle or random"),
     ("⚠", "unsafe bytes: control characters were made visible"),
     ("following", "shows the newest step; scroll up to stop, {list.bottom} to resume"),
@@ -77,7 +78,7 @@ def help_lines(commands: Sequence[Command], keys: Keymap, width: int, fields: Se
     for heading, group in sections.items():
         yield [Cell(heading, "head")]
         for command in group:
-            title = Cell(f"{command.title:<{_TITLE_WIDTH}}")
+            title = Cell(f"{command.title + ' ':<{_TITLE_WIDTH}}")
             yield from _explained(" or ".join(keys.display(command)), [title], command.help, width)
         yield ()
     described = [(field.name, describe_field(field)) for field in fields]
@@ -175,7 +176,7 @@ def search(commands: Sequence[AvailableCommand], text: str) -> list[AvailableCom
 
 def _palette_line(shown: AvailableCommand, keys: Keymap) -> Line:
     command, key = shown.command, f"{''.join(keys.display(shown.command)[:1]):<{_PALETTE_KEY}}"
-    title = f"{command.title:<{_TITLE_WIDTH}}"
+    title = f"{command.title + ' ':<{_TITLE_WIDTH}}"
     if shown.reason:
         return [Cell(f"{key}{title}{shown.reason}", "dim")]
     return [Cell(key, "accent"), Cell(title), Cell(command.help, "dim")]

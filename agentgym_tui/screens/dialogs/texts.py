@@ -267,7 +267,7 @@ class EvalReportDialog(DialogScreen[None]):
     def action_copy(self) -> None:
         from runner.results.evaluation import markdown
 
-        copy_to_clipboard(self.app, "\n".join(markdown(self._rows)), raw=False)
+        copy_to_clipboard(self.app, "\n".join(markdown(self._rows)), "report", raw=False)
 
 
 def report_lines(rows: Sequence[EvalRow], width: int) -> Iterator[Line]:

@@ -84,7 +84,7 @@ async def test_two_consoles_agree_while_each_of_them_sends_commands(tmp_path: Pa
             battery = await start(one, "BabyAI", "Maze", repeat=3_000)
             second = await start(one, "TextCraft", repeat=4)
             third = await start(other, "Wordle", repeat=4)
-            await wait_until_equal(one, other, "running", "waits #2", "waits #3")
+            await wait_until_equal(one, other, "running", "queued #2", "queued #3")
 
             await select(one, f"battery {battery}")
             await one.press("space")
@@ -97,11 +97,11 @@ async def test_two_consoles_agree_while_each_of_them_sends_commands(tmp_path: Pa
 
             await select(other, f"batch {second}")
             await other.press("space")
-            await wait_until_equal(one, other, "‖ waits")
+            await wait_until_equal(one, other, "‖ queued")
 
             await select(other, f"battery {battery}")
             await other.press("x")
-            await wait_until_equal(one, other, "cancelled", "completed 4/4 100%", "‖ waits #1")
+            await wait_until_equal(one, other, "cancelled", "completed 4/4 100%", "‖ queued #1")
 
             await select(one, f"batch {second}")
             await one.press("space")

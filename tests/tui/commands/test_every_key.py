@@ -315,7 +315,7 @@ SEQUENCES = {
         found_lines,
         "60 episodes",
         [
-            KeyPress("episodes.hits", "L", shows("no words of texts"), True),
+            KeyPress("episodes.hits", "L", shows("add words of a text"), True),
             KeyPress("", "slash", focused_id, "filter"),
             *[KeyPress("", key, lambda app: app.focused.value) for key in "text:door"],  # type: ignore[union-attr]
             KeyPress("", "enter", shows("2 match text:door"), True),

@@ -184,7 +184,7 @@ async def test_a_selection_is_exported(session: FakeSession, tmp_path: Path, mon
         while "ATIF" not in screen_text(pilot.app):
             await pilot.press("right")
         await pilot.press("down", *["backspace"] * 40, *"atif", "down", "space", "enter", "enter")
-        await wait_for_text(pilot, "✓ atif: 2 episodes as ATIF", "12 left out: not the first success of its task")
+        await wait_for_text(pilot, "✓ 2 episodes as ATIF", "/atif", "12 left out: not the first success of its task")
         manifest = await asyncio.to_thread((tmp_path / "atif/manifest.json").read_bytes)
         found = msgspec.json.decode(manifest)
         assert (found["query"], found["filters"]) == ("env:babyai agent:random", ["first_success"])

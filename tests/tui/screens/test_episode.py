@@ -363,7 +363,7 @@ async def test_the_trace_shows_and_copies_the_path_of_its_perfetto_trace(tmp_pat
         await pilot.press("C")
         await wait_until(pilot, lambda: pilot.app.clipboard == str(trace))
         await pilot.app.screen.run_action("write_trace")
-        await wait_until(pilot, lambda: "of the batch" in toast_text(pilot))
+        await wait_until(pilot, lambda: "trace of the batch" in toast_text(pilot))
         assert not trace.stat().st_size
 
 

@@ -97,7 +97,7 @@ async def test_panes_are_resized_and_their_sizes_kept(log: Path, focused: str) -
         await pilot.press("z")
         await wait_until(pilot, lambda: pane.size.height < before)
         await pilot.press("greater_than_sign")
-        await wait_until(pilot, lambda: "this pane cannot be resized" in toast_text(pilot))
+        await wait_until(pilot, lambda: "this pane cannot be made wider" in toast_text(pilot))
         assert list(pane_sizes(pilot).values()) == [share]
         await pilot.press("equals_sign")
         await wait_until(pilot, lambda: pane.size.height == before and not pane_sizes(pilot))

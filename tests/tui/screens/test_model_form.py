@@ -80,11 +80,13 @@ async def test_a_wrong_key_is_corrected_and_the_server_becomes_a_profile(
             await wait_for_report(pilot, "HTTP 401", "set the variable LAB_KEY to a valid key", "→ set it in the shell")
             monkeypatch.setenv("LAB_KEY", KEY)
             await pilot.press("enter")
-            found = await wait_for_report(pilot, "✓ an OpenAI-compatible server answers at", "and takes small", "✓ req")
-            assert "✓ requests: as usual; wrote its action as text; 2 of 2 answers" in found
+            found = await wait_for_report(
+                pilot, "✓ an OpenAI-compatible server answers at", "and takes small", "✓ the model"
+            )
+            assert "✓ the model answers: standard requests; wrote its action as text; 2 of 2 answers" in found
             assert KEY not in screen_text(pilot.app)
             await pilot.press("right", "enter")
-            await wait_for_text(pilot, "also for agentgym-tui launch --config my-lab-2")
+            await wait_for_text(pilot, "to start with it: agentgym-tui launch --config my-lab-2")
             assert session.profiles == [folder / "my-lab-2.yaml"]
     written = profiles(folder)
     assert written.keys() == {"my-lab", "my-lab-2"} and written["my-lab"] == "id: other"
@@ -97,10 +99,11 @@ async def test_a_wrong_key_is_corrected_and_the_server_becomes_a_profile(
     ("texts", "shown", "hidden"),
     [
         (("", "m"), "✗ there is nothing to try: type the URL of a server", "✓"),
+        (("http://127.0.0.1:1/v1", ""), "✗ type the model's name", "Expected"),
         (("http://127.0.0.1:1/v1", "m", "NOT_SET_HERE"), "start the console again", "✓"),
         (("http://127.0.0.1:1/v1", "m"), "✗ no connection", "start the console again"),
     ],
-    ids=["empty", "unset", "down"],
+    ids=["empty", "nameless", "unset", "down"],
 )
 async def test_what_is_wrong_is_shown(texts: tuple[str, ...], shown: str, hidden: str) -> None:
     async with console_pilot(empty_session(), SIZE) as pilot:
@@ -130,7 +133,7 @@ async def test_settings_of_the_profile_in_use_are_changed_without_a_server(folde
         await wait_for_report(pilot, "✗ rounds: at most 15")
         form.query_one("#max_rounds", Input).value = "5"
         await pilot.press("enter")
-        await wait_for_text(pilot, "new profile without the comments of agent, also for", "--config colder")
+        await wait_for_text(pilot, "it lacks the comments of agent", "--config colder")
     before, after = session.profile[0], load_profile("colder", environ={"HOME": str(folder.parents[2])}, cwd=folder)
     assert (after.agent.temperature, after.episode.max_rounds, after.episode.max_duration_sec) == (0.0, 5, 300.0)
     assert (after.environments, after.agent.endpoint_names) == (before.environments, before.agent.endpoint_names)

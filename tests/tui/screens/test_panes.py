@@ -67,11 +67,11 @@ async def test_the_focused_pane_grows_at_the_cost_of_its_neighbor_and_zoom_overr
         await pilot.press("z")
         await wait_until(pilot, lambda: app.screen.query_one("#transcript").size.width > 110, "the zoomed pane")
         await pilot.press("plus")
-        await wait_for_text(pilot, "this pane cannot be resized")
+        await wait_for_text(pilot, "this pane cannot be made taller")
         await pilot.press("z")
         await wait_until(pilot, lambda: left.size.width < width, "the sizes before the zoom")
         await pilot.press("2", "plus")
-        await wait_for_text(pilot, "this pane cannot be resized")
+        await wait_for_text(pilot, "this pane cannot be made taller")
 
 
 @pytest.mark.parametrize(("size", "key", "axis"), [(SIZE, "greater_than_sign", "width"), (SMALL, "plus", "height")])
@@ -160,7 +160,7 @@ async def test_each_pane_of_the_events_grows_shrinks_and_is_reset(size: tuple[in
                 size_before = getattr(widget.size, axis)
                 if (focused, axis) == ("subjects", "height"):
                     await pilot.press(grow)
-                    await wait_for_text(pilot, "this pane cannot be resized")
+                    await wait_for_text(pilot, "this pane cannot be made taller")
                     continue
                 await pilot.press(grow)
                 await wait_until(pilot, lambda: getattr(widget.size, axis) > size_before, "a larger pane")  # noqa: B023
@@ -190,7 +190,7 @@ async def test_dragging_the_border_of_the_tree_resizes_it_and_zoom_overrides_siz
         messages = app.screen.query_one("#messages")
         await wait_until(pilot, lambda: messages.size.width > 110 and messages.size.height > 30, "the zoomed pane")
         await pilot.press("minus")
-        await wait_for_text(pilot, "this pane cannot be resized")
+        await wait_for_text(pilot, "this pane cannot be made shorter")
         await pilot.press("z")
         await wait_until(
             pilot, lambda: right.region.x == x + 12 and messages.size.height < 30, "the sizes before the zoom"
@@ -204,5 +204,5 @@ async def test_the_width_of_a_hidden_tree_cannot_change() -> None:
     ) as pilot:
         await wait_for_text(pilot, "● Formatted")
         await pilot.press("greater_than_sign")
-        await wait_for_text(pilot, "this pane cannot be resized")
+        await wait_for_text(pilot, "this pane cannot be made wider")
         assert ui_state.sizes == {}

@@ -18,6 +18,7 @@ from agentgym_tui.sessions.run_commands import (
     FORM_FIELDS,
     MAX_EPISODES,
     Parsed,
+    RunCommands,
     default_agent,
     form_texts,
     model_problem,
@@ -145,8 +146,13 @@ async def test_the_form_without_a_model_gives_the_reason_and_offers_the_oracle()
         await wait_for_text(pilot, "Welcome")
         await pilot.press("R")
         await wait_for_text(pilot, "no agent that uses a model is installed")
-        assert "choose the oracle agent: no model needed" in screen_text(pilot.app)
-        assert "not needed" in screen_text(pilot.app)
+        assert "choose the oracle agent" not in screen_text(pilot.app)  # which is already chosen
+        assert "not needed" in screen_text(pilot.app) and "knows the solution" in screen_text(pilot.app)
+        assert "enter goes to Start" in screen_text(pilot.app)
+        await pilot.press("enter")
+        await wait_for_text(pilot, "enter Start ·")
+        await pilot.press("right")
+        await wait_for_text(pilot, "enter Close ·")
 
 
 async def test_enter_starts_the_run_of_the_form() -> None:
@@ -174,6 +180,20 @@ async def test_the_form_has_its_final_size_at_its_first_paint(
         await pilot.press("R")
         await wait_for_text(pilot, "╭─ Run", "Start")
     assert len(set(sizes)) == 1
+
+
+async def test_a_model_that_came_since_the_last_run_is_played_in_place_of_the_oracle() -> None:
+    session = FakeSession(store := store_with_agents("oracle", "react"))
+    commands = RunCommands(session)
+    store.apply_events([live(model_health("lab", "down", "refused"))])
+    await commands.start(StartArgs(batch_id="01B", envs=["Wordle"], agent="oracle"))
+    assert commands.agent_choice().agent == "oracle"
+    store.apply_events([live(model_health("lab", "up", None))])
+    assert commands.agent_choice().agent == "react"
+    await commands.start(StartArgs(batch_id="01C", envs=["Wordle"], agent="oracle"))
+    assert commands.agent_choice().agent == "oracle"
+    store.apply_list(NodeList(batches=[], envs=["Wordle"], agents=store.agents, models=["own"]))
+    assert commands.agent_choice().agent == "react"
 
 
 async def test_errors_are_shown_beside_their_fields_and_prevent_a_start() -> None:
@@ -322,8 +342,8 @@ async def test_the_cause_of_an_unreachable_model_is_shown_in_full(size: tuple[in
     store = store_with_agents("oracle", "react")
     store.apply_events([live(model_health("http://gpu-node-17.lab:3000/openai/v1", "down", CAUSE))])
     async with Console(FakeSession(store)).run_test(size=size) as pilot:
-        await pilot.press("R")
-        await wait_for_text(pilot, "choose the oracle agent: no model needed")
+        await pilot.press("R", "tab", "right")
+        await wait_for_text(pilot, "choose the oracle agent: no model needed", "the profile's: qwen35_9b")
         text = " ".join(row.split("│")[1] for row in screen_text(pilot.app).splitlines() if row.count("│") == 2)
         assert f"no model is reachable: gpu-node-17.lab:3000 down: {CAUSE}" in " ".join(text.split())
 
@@ -431,7 +451,7 @@ async def test_a_sweep_with_a_budget_is_started_from_the_form_by_the_keyboard(si
     assert args.allow_longer
 
 
-@pytest.mark.parametrize(("agents", "n_note"), [(("oracle", "react"), 0), (("oracle",), 2)])
+@pytest.mark.parametrize(("agents", "n_note"), [(("oracle", "react"), 0), (("oracle",), 1)])
 async def test_the_form_begins_with_its_fields_or_its_note(agents: tuple[str, ...], n_note: int) -> None:
     async with Console(FakeSession(store_with_agents(*agents))).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")

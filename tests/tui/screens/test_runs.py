@@ -263,7 +263,7 @@ def test_queue_items_set_the_order_and_never_bring_back_what_has_started() -> No
     tree.update(store)
     assert [row.run_id for row in tree.rows] == [batch_id(0), batch_id(6), batch_id(5)]
     rows = RunRows(tree, store)
-    assert [rows.line(index, 200)[1].text for index in range(3)] == ["▶ running", "… waits #1", "… waits #2"]
+    assert [rows.line(index, 200)[1].text for index in range(3)] == ["▶ running", "… queued #1", "… waits #2"]
     assert [rows.row_of(rows.key(index)) for index in range(3)] == [0, 1, 2]
 
 
@@ -275,7 +275,7 @@ async def test_waiting_runs_are_paused_and_resumed() -> None:
         await pilot.press("j", "space")
         await wait_until(pilot, lambda: session.fake_control.commands == [("pause", batch_id(2), None)], "the request")
         session.store.apply_events([live(queue_item(2, 3, held=(2,)))])
-        await wait_for_text(pilot, "‖ waits #1", "paused: it does not start before it is resumed")
+        await wait_for_text(pilot, "‖ queued #1", "paused: it does not start before it is resumed")
         await pilot.press("space")
         await wait_until(pilot, lambda: session.fake_control.commands[1:] == [("resume", batch_id(2), None)], "resume")
         await pilot.press("enter")

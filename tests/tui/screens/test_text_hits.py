@@ -85,4 +85,4 @@ async def test_an_episode_of_a_search_opens_at_its_first_line(tmp_path: Path, id
         await pilot.press("escape", "escape")
         await wait_for_widget_text(pilot, SUMMARY, "3 episodes")
         await pilot.press("L")
-        await wait_until(pilot, lambda: "the filter has no words of texts" in screen_text(pilot.app), "a toast")
+        await wait_until(pilot, lambda: "add words of a text to the filter" in screen_text(pilot.app), "a toast")

@@ -415,7 +415,7 @@ async def test_dragging_the_mouse_copies_what_it_selects_once_and_a_click_ends_t
         await pilot.mouse_down(WHOLE, offset=(rows[first].index("word") + 5, first))
         await pilot.hover(WHOLE, offset=(rows[last].index("second") + 5, last))
         await pilot.mouse_up(WHOLE, offset=(rows[last].index("second") + 5, last))
-        await wait_until(pilot, lambda: "to the terminal's clipboard" in toast_text(pilot))
+        await wait_until(pilot, lambda: "sent the selection (" in toast_text(pilot))
         copied = pilot.app.clipboard
         assert copied.startswith(f"{'word ' * 39}end␛\n") and copied.endswith("\nsecond")
         assert f"sent {len(copied.encode())} bytes" in toast_text(pilot)

@@ -87,13 +87,14 @@ def test_visible_control_characters_count_toward_the_limit() -> None:
 
 def test_the_copy_summary_states_how_much_was_sent() -> None:
     where = "to the terminal's clipboard (OSC 52)"  # terminals do not acknowledge a copy
-    assert copy_summary(clipboard_text("abc", raw=True), {}) == f"sent 3 bytes {where}"
-    assert copy_summary(clipboard_text("a" * 2048, raw=True), {}, raw=True) == f"sent 2.0 KiB unchanged {where}"
+    assert copy_summary(clipboard_text("abc", raw=True), "path", {}) == f"sent the path (3 bytes) {where}"
+    step = clipboard_text("a" * 2048, raw=True)
+    assert copy_summary(step, "step", {}, raw=True) == f"sent the step (2.0 KiB, unchanged) {where}"
     large = clipboard_text("a" * (3 << 20), raw=True)
-    assert copy_summary(large, {}) == f"sent the first 100.0 KiB of 3.0 MiB {where}"
-    assert copy_summary(large, {}, whole="export has it").endswith(f"{where}; export has it")
+    assert copy_summary(large, "view", {}) == f"sent the first 100.0 KiB of the view (3.0 MiB) {where}"
+    assert copy_summary(large, "view", {}, whole="export has it").endswith(f"{where}; export has it")
     assert "set -g set-clipboard on" in copy_summary(
-        clipboard_text("abc", raw=True), {"TMUX": "/tmp/tmux-0/default,1,0"}
+        clipboard_text("abc", raw=True), "path", {"TMUX": "/tmp/tmux-0/default,1,0"}
     )
 
 

@@ -116,8 +116,8 @@ def temperature_unsupported(body: dict[str, Any]) -> str | None:
 @pytest.mark.parametrize(
     ("rules", "found"),
     [
-        ([], "as usual; called its tool; "),
-        ([reasoning_of_calls], "as usual; called its tool; "),
+        ([], "standard requests; called its tool; "),
+        ([reasoning_of_calls], "standard requests; called its tool; "),
         ([no_tools], "tools as text; wrote its action as text; "),
         ([no_stream_with_tools], "no streaming with tools; called its tool; "),
         ([no_stream], "no streaming with tools; called its tool; "),
@@ -131,7 +131,7 @@ def test_a_trial_finds_what_a_server_takes(rules: list[Rule], found: str) -> Non
         (trial,) = try_servers(server, temperature=0.5)
     assert trial.failure is None
     assert trial.describe("USD").startswith(f"{found}2 of 2 answers, 2,400 tokens, ")
-    assert bool(trial.warnings) == (found.split(";")[0] != "as usual")
+    assert bool(trial.warnings) == (found.split(";")[0] != "standard requests")
 
 
 def test_the_second_turn_sends_the_call_and_its_result_back() -> None:

@@ -75,7 +75,8 @@ def test_one_available_endpoint_suffices_and_none_fails(tmp_path: Path) -> None:
         other = run_preflight(tmp_path, endpoints=(UNREACHABLE, available), agent="react", model="large")
         assert (states(other)["model available"], can_run(other)) == ("fail", False)
         cause = next(row for row in other if row.name == "available").cause
-        assert cause == ("the model large is not among its models: test-oracle, test-echo, agentgym-test-model, small")
+        listed = "test-oracle, test-echo, agentgym-test-model, small"
+        assert cause == f"the model large is not among the server's models: {listed}"
     rows = run_preflight(tmp_path, endpoints=(UNREACHABLE,), agent="react", model="small")
     assert not can_run(rows)
     assert all(row.cause and row.hint for row in rows if row.state != "ok")
