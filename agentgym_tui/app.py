@@ -558,6 +558,9 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
             self._work("commands", self._run_again)
 
     async def _run_again(self) -> None:
+        if (replayed := self.commands.last_replay) is not None:
+            toast(self, await self.commands.replay(*replayed))
+            return
         await self._start(self.commands.repeat_run([keymap_of(self).key(id) for id in START_COMMANDS]))
 
     def action_run_summary(self) -> None:

@@ -165,9 +165,7 @@ class RunsScreen(ListScreen[BatchRun]):
             dialog_closed("all")
 
     async def _replay(self, run_id: str, only: Literal["errors", "all"]) -> None:
-        n_waiting = await self.control.commands.replay(run_id, only)
-        what = ", those that ended with an error" if only == "errors" else ""
-        self.toast(f"playing {pluralize(n_waiting, 'episode')} again{what}")
+        self.toast(await self.control.commands.replay(run_id, only))
 
     async def _send_all(self, command: Literal["cancel", "pause", "resume"]) -> None:
         store = self.session.store

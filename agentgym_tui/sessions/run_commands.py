@@ -133,6 +133,8 @@ class RunCommands:
     def __init__(self, session: Session, new_id: Callable[[], str] = new_ulid) -> None:
         self._session, self.new_id = session, new_id
         self.last_run: StartArgs | None = None
+        self.last_replay: tuple[str, Literal["errors", "all"]] | None = None
+        """The run that was played again since the last run, and what of it."""
         self._models_then: tuple[bool, list[str]] = False, []
 
     @property
@@ -162,7 +164,7 @@ class RunCommands:
     async def start(self, args: StartArgs) -> list[str]:
         """Start a run and remember it as ``last_run``; return the node's distinct warnings."""
         batches = await self.control.start(args)
-        self.last_run, store = args, self._session.store
+        self.last_run, self.last_replay, store = args, None, self._session.store
         self._models_then = bool(model_problem(store)), store.model_names
         self._session.store.apply_batches(batches)
         return list(dict.fromkeys(batch.warning for batch in batches if batch.warning))
@@ -176,11 +178,14 @@ class RunCommands:
             await self.control.command(command, batch_id=run_id)
         return targets, "resumed" if command == "resume" else "paused after this step" if is_running else "paused"
 
-    async def replay(self, run_id: str, only: Literal["errors", "all"]) -> int:
-        """Play a batch or battery again, or only what ended with an error; return the number of episodes."""
+    async def replay(self, run_id: str, only: Literal["errors", "all"]) -> str:
+        """Play a batch or battery again, or only what ended with an error; return what is played."""
         batches = await self.control.replay(ReplayArgs(batch_id=run_id, only=only, new_batch_id=self.new_id()))
         self._session.store.apply_batches(batches)
-        return sum(batch.n_planned for batch in batches)
+        self.last_replay = run_id, only
+        what = ", those that ended with an error" if only == "errors" else ""
+        n = sum(batch.n_planned for batch in batches)
+        return f"playing {n:,} episode{'s' * (n != 1)} again{what}"
 
     async def step(self, episode: Episode) -> None:
         await self.control.command("step", episode_id=episode.episode_id)

@@ -346,7 +346,7 @@ async def test_a_long_copy_is_truncated_and_the_toast_says_so() -> None:
         await pilot.press("d")
         await wait_for_widget_text(pilot, JSON, "xxx")
         await pilot.press("y")
-        await wait_until(pilot, lambda: "the first 100.0 KiB of 200.0 KiB" in toast_text(pilot))
+        await wait_until(pilot, lambda: "the first 100.0 KiB of the view (200.0 KiB)" in toast_text(pilot))
         assert len(pilot.app.clipboard) == MAX_CLIPBOARD_BYTES
 
 

@@ -263,7 +263,7 @@ def test_queue_items_set_the_order_and_never_bring_back_what_has_started() -> No
     tree.update(store)
     assert [row.run_id for row in tree.rows] == [batch_id(0), batch_id(6), batch_id(5)]
     rows = RunRows(tree, store)
-    assert [rows.line(index, 200)[1].text for index in range(3)] == ["▶ running", "… queued #1", "… waits #2"]
+    assert [rows.line(index, 200)[1].text for index in range(3)] == ["▶ running", "… queued #1", "… queued #2"]
     assert [rows.row_of(rows.key(index)) for index in range(3)] == [0, 1, 2]
 
 

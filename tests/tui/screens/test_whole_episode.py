@@ -418,7 +418,7 @@ async def test_dragging_the_mouse_copies_what_it_selects_once_and_a_click_ends_t
         await wait_until(pilot, lambda: "sent the selection (" in toast_text(pilot))
         copied = pilot.app.clipboard
         assert copied.startswith(f"{'word ' * 39}end␛\n") and copied.endswith("\nsecond")
-        assert f"sent {len(copied.encode())} bytes" in toast_text(pilot)
+        assert f"sent the selection ({len(copied.encode())} bytes)" in toast_text(pilot)
         assert ("second", SELECTED) in [*pilot.app.screen.query_one(WHOLE, LineList).row_cells(last, 78)]
         pilot.app.copy_to_clipboard("")
         await pilot.mouse_up(STEPS, offset=(3, 3))  # such as after a scroll bar was dragged
