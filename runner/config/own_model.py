@@ -126,6 +126,8 @@ class OwnModel(NamedTuple):
         return {name: section for name, section in sections.items() if section != _section(data, name)}
 
     def _agent(self) -> dict[str, YamlValue]:
+        if not self.model:
+            raise ConfigError("type the model's name, as the server calls it")
         endpoint: dict[str, YamlValue] = {"url": self.url, **({"api_key_env": self.key_env} if self.key_env else {})}
         return {"model": self.model, "endpoints": [endpoint]}
 

@@ -423,19 +423,12 @@ class ModelForm(Form[tuple[Path, list[str]]]):
     def action_try_model(self) -> None:
         if not self.text("url"):
             self.report(("✗ there is nothing to try: type the URL of a server", "bad"))
-        elif self._has_name() and not self._is_trying:
+        elif not self._is_trying:
             self._is_trying = True
             self.report(("looking for the server …", "accent"))
             start_worker(self, partial(self._try, self._own_model()), group="trial")
 
-    def _has_name(self) -> bool:
-        if is_missing := bool(self.text("url")) and not self.text("name"):
-            self.report(("✗ type the model's name, as the server calls it", "bad"))
-        return not is_missing
-
     def action_write(self) -> None:
-        if not self._has_name():
-            return
         try:
             settings = parse_settings(self._fields, {field.id: self.text(field.id) for field in self._fields})
             own, name = self._own_model(), self.text("profile")

@@ -83,7 +83,7 @@ def test_errors_have_a_column_of_their_own() -> None:
     store.apply_stored([*(row(n, **failed) for n in range(6, 12)), *(row(n, model="qwen") for n in range(6))])
     store.apply_stored([row(n, env="Maze", **failed) for n in range(2)])
     rows = EnvironmentRows(store)
-    assert [column.title for column in ENV_COLUMNS][2:6:3] == ["success", "last"]
+    assert [column.title for column in ENV_COLUMNS][2:6:3] == ["success", "reward"]
     assert cell_texts(rows, 0)[2:6] == ["100% of 6", "6", UNKNOWN, "0.75"]
     assert cell_texts(rows, 1)[2:6] == [UNKNOWN, "2", UNKNOWN, UNKNOWN]
     assert [EnvironmentRows(store, Sorting("errors", descending)).key(0) for descending in (False, True)] == [

@@ -80,9 +80,7 @@ async def test_a_wrong_key_is_corrected_and_the_server_becomes_a_profile(
             await wait_for_report(pilot, "HTTP 401", "set the variable LAB_KEY to a valid key", "→ set it in the shell")
             monkeypatch.setenv("LAB_KEY", KEY)
             await pilot.press("enter")
-            found = await wait_for_report(
-                pilot, "✓ an OpenAI-compatible server answers at", "and takes small", "✓ the model"
-            )
+            found = await wait_for_report(pilot, "✓ an OpenAI-compatible server answers at", "takes small", "✓ the")
             assert "✓ the model answers: standard requests; wrote its action as text; 2 of 2 answers" in found
             assert KEY not in screen_text(pilot.app)
             await pilot.press("right", "enter")

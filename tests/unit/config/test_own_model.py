@@ -93,7 +93,7 @@ def test_a_new_profile_has_the_endpoint_and_all_else_of_the_one_in_use(tmp_path:
     ("own", "expected"),
     [
         (OwnModel("localhost:8000", "m"), "expected an http:// or https:// URL"),
-        (OwnModel(URL, ""), "Expected `str` of length >= 1"),
+        (OwnModel(URL, ""), "type the model's name"),
         (OwnModel(URL, "m", "sk-4f1d9c"), "Expected the name of an environment variable, not its value"),
         (
             OwnModel(URL, "m", "EMPTY_KEY"),
