@@ -242,7 +242,7 @@ COMMANDS: Final = Registry(
     Command("run.selected", "r", "Run", "run_selected", "run", "run the selected environment once", available=NODE),
     Command("run.form", "R", "Run…", "run_form", "run", "choose what to run and how", available=NODE),
     Command("run.battery", "b", "Battery", "run_battery", "run", "run all environments of a tier", available=NODE),
-    Command("run.repeat", "full_stop", "Repeat", "run_again", "run", "repeat the last run", available=NODE),
+    Command("run.repeat", "full_stop", "Rerun", "run_again", "run", "repeat the last run", available=NODE),
     Command("run.summary", "M", "Summary", "run_summary", "run", "results of the selected or last run", False, LIVE),
     Command("run.cancel", "x", "Cancel", "cancel", "live", "cancel the running batch", available=NODE),
     Command("run.pause", "space", "Pause", "pause", "live", "pause or resume", available=NODE),

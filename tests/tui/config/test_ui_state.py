@@ -18,7 +18,7 @@ from agentgym_tui.state.query import Sorting
 from tests.support.console.samples import HOSTILE
 from tests.support.examples import examples
 
-UI_STATE = UiState("episodes", {"episodes": "wordle"}, {"environments": Sorting("reward", True)}, {"live.wide.left": 40})
+UI_STATE = UiState("episodes", {"episodes": "wordle"}, {"environments": Sorting("tier", True)}, {"live.wide.left": 40})
 
 
 @pytest.fixture

@@ -77,7 +77,8 @@ def test_selected_episodes_with_flags(snap_compare: SnapCompare, size: tuple[int
 
 
 @SIZES
-def test_export_form(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_export_form(snap_compare: SnapCompare, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
     session = flagged_session()
     session.curation = session.exporter = FakeCuration()
 
