@@ -162,8 +162,8 @@ class ExportForm(Form[None]):
 
     def compose(self) -> ComposeResult:
         title = f"Export {pluralize(len(self._ids), 'episode')}"
-        keys = MOVES + " · {checks.toggle} checks · {checks.all} all · {export.start} goes to Write · {export.close} "
-        with DialogFrame(title, keys=f"{keys}closes"):
+        keys = MOVES + " · {checks.toggle} checks · {checks.all} all · {export.start} to Write · {export.close} closes"
+        with DialogFrame(title, keys=keys):
             yield field_row("format", self._format)
             output = SearchInput(self._default_path, id="output", compact=True, max_length=MAX_PATH)
             yield field_row("output", output)
@@ -273,7 +273,7 @@ class TagDialog(Form[None]):
 
     def compose(self) -> ComposeResult:
         removes = " · {tags.remove} deletes the note" if self._notes else ""
-        keys = MOVES + " · {tags.save} goes to Save" + removes + " · {tags.close} closes"
+        keys = MOVES + " · {tags.save} to Save" + removes + " · {tags.close} closes"
         with DialogFrame(self._title, keys=keys):
             tags = " ".join([*self._before, ""]).lstrip()
             yield SearchInput(tags, placeholder="tags", id="words", compact=True, select_on_focus=False)

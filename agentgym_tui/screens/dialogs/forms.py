@@ -94,7 +94,7 @@ class Form(DialogScreen[ScreenResultType]):
     def _name_enter(self) -> None:
         """Show in the border what enter does: it goes to a button, or runs the one with the focus."""
         frame, at = self.query_one(DialogFrame), self.focused
-        keys = re.sub("goes to [A-Z][a-z]+", str(at.label), frame.keys) if isinstance(at, Button) else frame.keys
+        keys = re.sub("to [A-Z][a-z]+", str(at.label), frame.keys) if isinstance(at, Button) else frame.keys
         frame.show_keys(keys)
 
     @on(Input.Submitted)
@@ -203,7 +203,7 @@ class RunForm(Form[None]):
     def compose(self) -> ComposeResult:
         last = self._commands.last_run
         numbers, texts = form_texts(last), {"models": ",".join(last.models) if last else ""}
-        keys = MOVES + " · {checks.toggle} checks · {checks.all} all · {form.start} goes to Start · {form.close} closes"
+        keys = MOVES + " · {checks.toggle} checks · {checks.all} all · {form.start} to Start · {form.close} closes"
         with DialogFrame("Run", keys=keys, id="form"):
             yield StaticLines(self.report_lines, id="report")
             with Horizontal(id="columns"):
@@ -409,7 +409,7 @@ class ModelForm(Form[tuple[Path, list[str]]]):
         self._fields = [field._replace(maximum=max(field.maximum, largest[field.id])) for field in PROFILE_FIELDS]
 
     def compose(self) -> ComposeResult:
-        keys = MOVES + " · {model.try} goes to Try · {model.close} stops or closes"
+        keys = MOVES + " · {model.try} to Try · {model.close} stops or closes"
         with DialogFrame(f"A model of your own · new profile from {masked_line(self._profile_id, 40)}", keys=keys):
             for id, (title, placeholder) in _MODEL_FIELDS.items():
                 field = SearchInput(id=id, placeholder=placeholder, compact=True, max_length=MAX_CHARS)

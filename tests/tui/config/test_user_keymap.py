@@ -55,7 +55,7 @@ async def test_titles_and_dialogs_show_custom_keys() -> None:
         await pilot.press("b")
         await wait_for_text(pilot, "f3 runs · f4 closes")
         await pilot.press("f4", "R")
-        await wait_for_text(pilot, "↑ ↓ tab move · f6 checks · ^a all · f5 goes to Start · f7 closes")
+        await wait_for_text(pilot, "↑ ↓ tab move · f6 checks · ^a all · f5 to Start · f7 closes")
         await pilot.press("f7", "tab", "k")
         await wait_for_text(pilot, "not following (f10)")
         await pilot.press("f3")

@@ -46,7 +46,7 @@ async def test_r_without_a_model_opens_the_form_and_offers_the_oracle() -> None:
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
         await pilot.press("j", "r")
-        await wait_for_text(pilot, "╭─ Run", "no agent that uses a model", "choose the oracle agent: no model needed")
+        await wait_for_text(pilot, "╭─ Run", "no agent that uses a model", "knows the solution")
         assert session.fake_control.started == []
         await pilot.press("enter", "enter")
         await wait_for_text(pilot, "oracle started on TextCraft")
@@ -124,7 +124,7 @@ async def test_b_runs_a_battery() -> None:
         await pilot.press("j")
         await wait_for_text(pilot, "2 environments: SQLGym, WebShop", "left out: ALFWorld (not installed)")
         await pilot.press("enter")
-        await wait_for_text(pilot, "╭─ Run", "choose the oracle agent: no model needed")
+        await wait_for_text(pilot, "╭─ Run", "knows the solution")
         await pilot.press("enter", "enter")
         await wait_for_text(pilot, "oracle started on SQLGym, WebShop")
         assert session.fake_control.started[0].envs == ["SQLGym", "WebShop"]

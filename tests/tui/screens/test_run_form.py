@@ -148,7 +148,7 @@ async def test_the_form_without_a_model_gives_the_reason_and_offers_the_oracle()
         await wait_for_text(pilot, "no agent that uses a model is installed")
         assert "choose the oracle agent" not in screen_text(pilot.app)  # which is already chosen
         assert "not needed" in screen_text(pilot.app) and "knows the solution" in screen_text(pilot.app)
-        assert "enter goes to Start" in screen_text(pilot.app)
+        assert "enter to Start ·" in screen_text(pilot.app)
         await pilot.press("enter")
         await wait_for_text(pilot, "enter Start ·")
         await pilot.press("right")

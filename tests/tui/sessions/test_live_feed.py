@@ -111,7 +111,7 @@ async def test_each_message_reaches_the_store_once_across_a_restart(nats_server:
                 await changed.wait()
     assert list(store.episodes) == [early, late]
     assert store.n_malformed == 1 and list(store.nodes) == ["n1"]
-    assert store.notices
+    assert all("made again" not in notice.text for notice in store.notices)  # as each start of a broker does
 
 
 async def test_large_messages_reach_the_store_completely(bus: Bus) -> None:
