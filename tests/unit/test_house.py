@@ -22,6 +22,7 @@ LOOSE_MODULES = {
         "commands.py",
         "config.py",
         "logs.py",
+        "notifications.py",
         "safe_text.py",
         "services.py",
         "sinks.py",

@@ -11,18 +11,9 @@ from msgspec.structs import replace
 from textual.geometry import Region
 from textual.widgets._toast import Toast
 
-from agentgym_tui.app import (
-    MAX_TOAST_ROWS,
-    OSC_9,
-    OSC_777,
-    Console,
-    Notifier,
-    desktop_sequence,
-    ended_text,
-    limits_text,
-    short_toast,
-)
+from agentgym_tui.app import MAX_TOAST_ROWS, Console, short_toast
 from agentgym_tui.config import Notify, Settings
+from agentgym_tui.notifications import OSC_9, OSC_777, Notifier, desktop_sequence, ended_text, limits_text
 from agentgym_tui.presenters.cells import display_width
 from agentgym_tui.safe_text import has_unsafe_chars, sanitize_message
 from agentgym_tui.services import MAX_MESSAGES, announce, messages, toast

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.app import OSC_9
+from agentgym_tui.notifications import OSC_9
 from tests.support.command import REPOSITORY
 from tests.support.escapes import foreign_escapes
 from tests.support.terminal import ENTER, ESCAPE, INITIAL_MODES, Terminal, terminal_environ
