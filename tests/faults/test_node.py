@@ -124,6 +124,7 @@ async def test_a_battery_is_one_batch_per_environment(node: NodeProcess) -> None
         "battery_id": battery_id,
         "batches": [batch["batch_id"] for batch in started],
         "environments": ["Maze", "Wordle"],
+        "n_cancelled": 0,
         "n_episodes": 2,
         "mean_reward": 1.0,
         "models": [],

@@ -72,7 +72,7 @@ async def test_json_lines_are_printed_until_interrupted(tmp_path: Path) -> None:
             assert text.strip().isascii()
             assert text.strip().isprintable()
             assert process.stderr is not None
-            notices = await process.stderr.readuntil(b"showing only new messages")
+            notices = await process.stderr.readuntil(b"only new ones of those are shown")
             process.send_signal(signal.SIGINT)
             stdout, rest = await process.communicate()
             notices += rest

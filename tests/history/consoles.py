@@ -163,7 +163,7 @@ def _parse(row: str) -> Iterator[dict[str, Any]]:
         yield {
             "id": cells[-1],
             "env": cells[1],
-            "task_index": int(cells[2]),
+            "task_index": int(cells[2].partition("·")[0]),  # ``5·2``: the second attempt at task 5
             "outcome": outcome,
             "reward": float(cells[4]),
             "rounds": int(cells[5]),
