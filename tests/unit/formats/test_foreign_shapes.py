@@ -26,7 +26,7 @@ from tests.unit.formats.conftest import imported, read_all, stored
 
 CHAT = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
 HEADER = {"task": "sums", "model": "openai/m", "created": "2026-01-01T00:00:00+00:00"}
-MAX_BYTES = 300_000_000
+MAX_BYTES = 320_000_000
 
 
 def written(path: Path, value: object) -> Path:
