@@ -52,7 +52,7 @@ from runner.types import MIX, SHAPES, GpuUse, Outcome
 SPARK_WIDTH: Final = 10
 BASELINE: Final = "baseline"
 """Stands for the model of an agent that used none."""
-MARK: Final = "◆ "
+MARK: Final = "◆"
 _BIN_WIDTH: Final = 2
 
 
@@ -99,7 +99,7 @@ def result_listing(is_marked: Callable[[ResultRow], bool], currency: Callable[[]
 
 
 def _env_cell(env: str, *, is_marked: bool = False) -> Cell:
-    return environment_cell(env, f" {MARK}".rstrip(), "accent") if is_marked else environment_cell(env)
+    return environment_cell(env, f" {MARK}", "accent") if is_marked else environment_cell(env)
 
 
 def _result_text(row: ResultRow) -> str:
@@ -146,7 +146,7 @@ def results_summary(
         [Cell(pluralize(sum(row.n for row in results.all_rows), "episode"))],
         filter_cells(f"run {run_id}", key, 2 * width) if run_id else [],
         match_cells(len(results.shown), results.query.text, key, width),
-        [Cell(f"{MARK}compares with {compared}", "accent")] if marked else [],
+        [Cell(f"{MARK} compares with {compared}", "accent")] if marked else [],
         sorting_cells(results.sorting),
         [Cell(state, "warn")] if state else [],
     ]

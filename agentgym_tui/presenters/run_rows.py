@@ -179,7 +179,8 @@ def _problem(row: RunRow, store: RunStore) -> Line:
             return [Cell(f"interrupted: {masked_line(batch.interruption, 300)}", "warn")]
         if batch.waiting_for:
             return [Cell(f"waits: {masked_line(batch.waiting_for, 300)}", "warn")]
-        if batch.status == "queued" and any(each.status == "paused" for each in store.batches.values()):
+        paused = (each for each in store.batches.values() if each.node == batch.node and each.status == "paused")
+        if batch.status == "queued" and any(paused):
             return [Cell("waits for a paused run: resume or cancel that one", "warn")]
     return []
 

@@ -335,8 +335,11 @@ def test_a_started_batch_keeps_the_position_that_the_queue_reported_before_the_r
     store.apply_events([live(queue_item(1, 2))])
     store.apply_batches([batch_state(2, "queued")])
     assert [store.batches[batch_id(n)].position for n in (0, 1, 2)] == [None, 0, 1]
-    store.batches[batch_id(0)].status = "paused"
-    assert "waits for a paused run" in line_text(run_detail(RunRow("", 0, [store.batches[batch_id(1)]]), store, 120))
+    waiting, other = store.batches[batch_id(1)], store.batches[batch_id(0)]
+    other.status = "paused"
+    assert "waits for a paused run" in line_text(run_detail(RunRow("", 0, [waiting]), store, 120))
+    other.node = "another node"
+    assert "waits for a paused run" not in line_text(run_detail(RunRow("", 0, [waiting]), store, 120))
 
 
 @pytest.mark.parametrize(("status", "paused", "shown"), [("running", True, "paused"), ("paused", False, "running")])

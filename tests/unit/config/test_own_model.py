@@ -143,7 +143,7 @@ def test_a_limit_of_requests_names_no_host_of_a_variable(tmp_path: Path) -> None
 
 BASE = """# of the lab
 id: lab
-agent:  # who plays
+agent:  # the agent of every run
   rate_limits: { gateway: { requests_per_minute: 60 } }
 
 # The limits.
