@@ -256,7 +256,8 @@ def suspend(app: App[Any]) -> str:
         return "only a console in a terminal can be suspended"
     if os.getpgrp() == os.getsid(0):
         return "no shell has started the console, so none could go on with it"
-    os.kill(0, signal.SIGTSTP)  # not only this one: a shell waits for all, such as make
+    driver.suspend_application_mode()  # first: the shell takes the terminal as soon as make has stopped
+    os.kill(0, signal.SIGSTOP)  # not only this process: the shell waits for the first one, such as make
     return ""
 
 

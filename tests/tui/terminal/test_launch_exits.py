@@ -177,11 +177,14 @@ def test_a_closed_terminal_ends_a_console_whose_pager_stays(
     assert is_running(node_pid(data_dir))
 
 
-@pytest.mark.parametrize("key", ["", CTRL_Z])
-def test_a_console_that_is_stopped_gives_the_terminal_back_until_it_continues(data_dir: Path, key: str) -> None:
+@pytest.mark.parametrize(("key", "parent"), [("", "{}"), (CTRL_Z, "{}"), (CTRL_Z, "sh -c '{}; exit $?'")])
+def test_a_console_that_is_stopped_gives_the_terminal_back_until_it_continues(
+    data_dir: Path, key: str, parent: str
+) -> None:
+    """``parent``: a process of the same job that waits for the console, as make does."""
     with job_shell(data_dir) as terminal:
         before = settings_of(terminal)
-        console = start_job(terminal, data_dir)
+        console = start_job(terminal, data_dir, parent)
         if key:
             terminal.send(key)
         else:
@@ -233,8 +236,8 @@ def job_shell(data_dir: Path, **environ: str) -> Terminal:
     return Terminal(*JOBS, cwd=data_dir.parent, env=env)
 
 
-def start_job(terminal: Terminal, data_dir: Path) -> psutil.Process:
-    terminal.send(" ".join(launch_command(data_dir)) + "\n")
+def start_job(terminal: Terminal, data_dir: Path, parent: str = "{}") -> psutil.Process:
+    terminal.send(parent.format(" ".join(launch_command(data_dir))) + "\n")
     return console_of(terminal)
 
 
