@@ -1,6 +1,6 @@
 """Headless runner: runs agents in AgentGym environments and stores the episodes.
 
-``Runner`` and what a program around it needs is imported from here; see ``docs/library.md``.
+``Runner`` and what a program around it needs is imported from here; see ``docs/build/library.md``.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ MODEL_ARGUMENTS = ("inference_mngr", "settings")
 """Keyword arguments of the constructor of an agent with ``uses_model``."""
 _PASSED = {
     AGENTS: f"A run passes {' and '.join(MODEL_ARGUMENTS)} to the constructor of an agent with uses_model = True, and "
-    "no argument to that of any other agent, so give other parameters a default; see docs/agents.md, An agent of your "
-    "own",
+    "no argument to that of any other agent, so give other parameters a default; see docs/build/agents.md, An agent of "
+    "your own",
     ENVS: "A run passes no argument to the constructor of an environment, except mode with --compat, so give other "
     "parameters a default; see CONTRIBUTING.md, Adding an environment or an agent",
 }

@@ -1,4 +1,4 @@
-"""Generate ``docs/events.md`` and ``docs/schemas/*.json`` from the message types.
+"""Generate ``docs/data/events.md`` and ``docs/schemas/*.json`` from the message types.
 
     python -m scripts.build_event_docs
 
@@ -44,7 +44,7 @@ def main() -> None:
 def files() -> dict[str, str]:
     """Return the generated files: path within ``docs`` -> content."""
     schema_files = {f"schemas/{name}.json": _json(schema) for name, schema in schemas().items()}
-    return {"events.md": "\n".join(_document()).rstrip() + "\n", **schema_files}
+    return {"data/events.md": "\n".join(_document()).rstrip() + "\n", **schema_files}
 
 
 def schemas() -> dict[str, Schema]:

@@ -1,7 +1,7 @@
 """Write the software bill of materials of the default install as CycloneDX 1.6 JSON, and its licences as a table.
 
     python -m scripts.build_sbom sbom.cdx.json    # the bill of materials
-    python -m scripts.build_sbom docs/licences.md # the table; a test checks the checked-in file
+    python -m scripts.build_sbom docs/reference/licences.md # the table; a test checks the checked-in file
 
 The default install is this package with everything that its dependencies require, without extras. Versions and hashes
 come from ``requirements.lock``, names and licences from the installed packages; nothing is read from the network. The
@@ -182,9 +182,9 @@ def licence_table() -> str:
 _TABLE_INTRO = """# Licences of the default install
 
 AgentGym Console is under the MIT licence. What `make install` adds to run it, without the development tools, is below;
-`make sbom` writes the same packages with versions and hashes as CycloneDX. `python -m scripts.build_sbom
-docs/licences.md` generates the table on Linux; a test checks it, and that no licence is unknown or copyleft (GPL, LGPL,
-AGPL).
+`make sbom` writes the same packages with versions and hashes as CycloneDX.
+`python -m scripts.build_sbom docs/reference/licences.md` generates the table on Linux; a test checks it, and that no
+licence is unknown or copyleft (GPL, LGPL, AGPL).
 
 - `certifi` and `shtab` are under the MPL-2.0, which covers only changes of their own files.
 - `pygame-ce` (LGPL-2.1) is left out: minigrid imports it only to draw worlds, and BabyAI draws none. minigrid still

@@ -1,4 +1,4 @@
-"""Texts of ``docs/events.md`` that are not in the message schemas."""
+"""Texts of ``docs/data/events.md`` that are not in the message schemas."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ INTRO = """# Messages on the bus
 
 Messages are JSON in UTF-8. Times named `at` or `…_at` are RFC 3339 with a time zone, those named `…_s` are seconds.
 Ignore unknown fields, as fields may be added at any time; any other change makes a new version of the subject.
-Each subject has a JSON Schema in [`schemas/`](schemas).
+Each subject has a JSON Schema in [`schemas/`](../schemas).
 
 The receivers of this project decode at most {max_bytes} bytes and {max_depth} levels of nesting. They reject NaN and
 infinity, and duplicate fields in durable events. An undecodable message is kept unchanged, with the reason.

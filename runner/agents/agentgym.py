@@ -2,7 +2,7 @@
 
 The instruction of an environment is the text of AgentGym's client, read from the syntax tree of its source in the
 user's checkout: nothing of it is imported, executed or shipped. What differs from ``react`` is in
-``docs/environments.md``. Source of the rules: ``agentenv/agentenv/envs/*.py``, and ``parse_react`` and the loop of an
+``docs/run/evaluate.md``. Source of the rules: ``agentenv/agentenv/envs/*.py``, and ``parse_react`` and the loop of an
 episode in ``agentenv/agentenv/controller``, at commit 3ef9235.
 """
 

@@ -139,7 +139,7 @@ class RequestServer:
         """Add a request to the queue, reject it, or ignore it if its reply subject is not an inbox."""
         with catch_foreign(log_failure(logger, "receiving a request")):  # nats-py would swallow the exception
             if message.reply and (not is_inbox(message.reply) or message.reply in self._reserved):
-                self._log("a control request was ignored: its reply subject is no inbox (see docs/events.md)")
+                self._log("a control request was ignored: its reply subject is no inbox (see docs/data/events.md)")
                 return
             problem = self._handler.find_problem(message.data)
             if problem is not None:

@@ -138,7 +138,7 @@ def _explain(problem: str, path: str) -> str:
         problem = f"unknown value{_choices(path)}"
     for pattern, expected in PATTERNS.items():
         problem = problem.replace(f"`str` matching regex {pattern!r}", expected)
-    return f"{path.removeprefix('.') or 'top level'}: {problem} (docs/profiles.md describes all keys)"
+    return f"{path.removeprefix('.') or 'top level'}: {problem} (docs/run/profiles.md describes all keys)"
 
 
 def _find_profile(name_or_path: str, cwd: Path, user_config: Path | None) -> Path:

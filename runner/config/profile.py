@@ -1,4 +1,4 @@
-"""Schema of a profile; ``docs/profiles.md`` documents every key for users."""
+"""Schema of a profile; ``docs/run/profiles.md`` documents every key for users."""
 
 # Annotations are no text here: each command would compile and evaluate them again to check the profile.
 

@@ -218,7 +218,7 @@ def _suggest_id(env_id: str, registered: Any) -> str:  # noqa: ANN401 - Gymnasiu
 def _no_codec(env_id: str, reason: str) -> ConfigError:
     return ConfigError(
         f"gymnasium:{env_id} cannot be played as text: {one_line(reason)}. "
-        "Write your own environment around it, see docs/environments.md"
+        "Write your own environment around it, see docs/build/environments.md"
     )
 
 

@@ -262,7 +262,7 @@ class ControlRequest(msgspec.Struct, kw_only=True):
 class ControlError(msgspec.Struct, kw_only=True, frozen=True):
     """Why a request was rejected; programs decide by the code, since messages may change."""
 
-    code: Annotated[str, Meta(description="for programs: one of the codes that `events.md` lists")]
+    code: Annotated[str, Meta(description="for programs: one of the codes that `docs/data/events.md` lists")]
     message: Annotated[str, Meta(description="for people")]
     hint: Annotated[str, Meta(description="what to do next")] = ""
 

@@ -1,4 +1,4 @@
-"""Parquet: one row per step, in columns with types, see ``docs/formats.md``; needs the extra ``parquet``."""
+"""Parquet: one row per step, in columns with types, see ``docs/data/formats.md``; needs the extra ``parquet``."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def to_control_error(exc: BaseException) -> ControlError:
             return ControlError(code="refused", message=safe_echo(str(exc)))
         case _ if isinstance(exc, _DECODE_ERRORS):
             message = safe_echo(f"the request cannot be read: {exc}")
-            return ControlError(code="bad_request", message=message, hint="see docs/events.md")
+            return ControlError(code="bad_request", message=message, hint="see docs/data/events.md")
     log_failure(logger, "answering a request")(exc)
     return ControlError(code="internal", message=safe_echo(f"{type(exc).__name__}: {exc}"), hint="see the node's log")
 

@@ -1,6 +1,6 @@
 """Events that an episode or batch emits to its observers: a closed union, tagged by the field ``kind``.
 
-Events that are live items as they are have descriptions, from which ``docs/events.md`` is generated.
+Events that are live items as they are have descriptions, from which ``docs/data/events.md`` is generated.
 """
 
 from __future__ import annotations

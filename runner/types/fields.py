@@ -1,4 +1,4 @@
-"""Field types shared by several messages; the generated ``docs/events.md`` has their descriptions."""
+"""Field types shared by several messages; the generated ``docs/data/events.md`` has their descriptions."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Inference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelSettings(Protocol):
-    """The settings of the profile's ``agent`` section that concern an agent; see ``docs/profiles.md``."""
+    """The settings of the profile's ``agent`` section that concern an agent; see ``docs/run/profiles.md``."""
 
     @property
     def model(self) -> str:

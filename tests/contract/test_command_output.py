@@ -85,11 +85,11 @@ def test_narrow_output_gets_lines_with_whole_words(tmp_path: Path) -> None:
     assert [table.count("│ Maze") for table in wide.split("Time and GPUs")] == [1, 1]
 
 
-def test_the_readme_shows_the_actual_output(tmp_path: Path) -> None:
+def test_the_documents_show_the_actual_output(tmp_path: Path) -> None:
     printed = run_agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle", "--repeat", "20").stdout
     expected = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
     assert expected.startswith(" ")
-    assert expected in (REPOSITORY / "README.md").read_text("utf-8")
+    assert expected in (REPOSITORY / "docs/run/commands.md").read_text("utf-8")
 
 
 def test_a_run_continues_without_a_log_file(tmp_path: Path) -> None:

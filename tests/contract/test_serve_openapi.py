@@ -36,7 +36,7 @@ def clients() -> Iterator[dict[str, httpx.Client]]:
 
 
 def check_documented(name: str, reply: httpx.Response) -> None:
-    """Check that a reply has one of the forms in docs/serving.md."""
+    """Check that a reply has one of the forms in docs/build/servers.md."""
     kind = reply.headers["content-type"]
     match reply.status_code:
         case 200:

@@ -1,1 +1,1 @@
-"""A checker of recorded histories: faults against a real node, and the promises of `docs/promises.md`."""
+"""A checker of recorded histories: faults against a real node, and the promises of `docs/reference/promises.md`."""

@@ -1,4 +1,4 @@
-"""Checks a recorded history against the promises of ``docs/promises.md``."""
+"""Checks a recorded history against the promises of ``docs/reference/promises.md``."""
 
 from __future__ import annotations
 

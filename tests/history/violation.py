@@ -20,7 +20,7 @@ class Violation:
     """One violation.
 
     Attributes:
-        promise: name of the promise, as in ``docs/promises.md``.
+        promise: name of the promise, as in ``docs/reference/promises.md``.
         sentence: what is wrong, with ids and values.
         evidence: the records that prove it.
     """

@@ -1,4 +1,4 @@
-"""``runner.Runner`` as an actor: the program of a user of the specification, and that of ``docs/library.md``."""
+"""``runner.Runner`` as an actor: the program of a user of the specification, and that of ``docs/build/library.md``."""
 
 from __future__ import annotations
 

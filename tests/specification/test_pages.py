@@ -1,4 +1,4 @@
-"""``docs/library.md``: its programs run; ``docs/specification.md``: the tests that it names exist."""
+"""``docs/build/library.md``: its programs run; ``docs/reference/specification.md``: the tests that it names exist."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ OUTPUTS = {
 
 def write_programs(folder: Path) -> list[str]:
     """Write the programs of the page to files; return their names."""
-    programs = re.findall(r"```python\n# (\S+)\n(.*?)```", (ROOT / "docs/library.md").read_text("utf-8"), re.DOTALL)
+    page = (ROOT / "docs/build/library.md").read_text("utf-8")
+    programs = re.findall(r"```python\n# (\S+)\n(.*?)```", page, re.DOTALL)
     for name, text in programs:
         (folder / name).write_text(text)
     return [name for name, _ in programs]
@@ -42,7 +43,7 @@ def test_the_programs_of_the_page_run(tmp_path: Path) -> None:
 
 
 def test_the_tests_named_in_the_specification_exist() -> None:
-    named = re.findall(r"`(tests/\S+?\.py)::(\w+)`", (ROOT / "docs/specification.md").read_text("utf-8"))
+    named = re.findall(r"`(tests/\S+?\.py)::(\w+)`", (ROOT / "docs/reference/specification.md").read_text("utf-8"))
     assert len(named) > 20
     for path, test in named:
         assert re.search(rf"def {test}\(", (ROOT / path).read_text("utf-8")), (path, test)

@@ -80,9 +80,9 @@ def test_a_copyleft_or_unknown_licence_is_found(expression: str, allowed: bool) 
 
 
 def test_the_checked_in_table_has_the_licences_of_the_default_install() -> None:
-    table = (ROOT / "docs" / "licences.md").read_text("utf-8").splitlines()
+    table = (ROOT / "docs/reference/licences.md").read_text("utf-8").splitlines()
     missing = [line for line in build_sbom.licence_table().splitlines() if line not in table]
-    assert missing == [], "run: python -m scripts.build_sbom docs/licences.md"
+    assert missing == [], "run: python -m scripts.build_sbom docs/reference/licences.md"
 
 
 def test_the_bill_of_materials_is_complete_and_reproducible() -> None:

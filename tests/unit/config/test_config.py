@@ -156,7 +156,7 @@ def test_an_expanded_value_gets_the_type_of_its_key(tmp_path: Path) -> None:
 
 
 BAD_VALUES = [
-    ("hardware: {vram: 1}", "hardware.vram", "unknown key (docs/profiles.md"),
+    ("hardware: {vram: 1}", "hardware.vram", "unknown key (docs/run/profiles.md"),
     ("hardwear: 1", "hardwear", "unknown key; did you mean 'hardware'?"),
     ("agent: {endpoints: [{url: 'http://a', _target_: x}]}", "agent.endpoints[0]._target_", "must not start with _"),
     ("agent: {price: {_x: {}}}", "agent.price._x", "must not start with _"),
@@ -387,7 +387,7 @@ def test_no_tree_crashes_the_loader(folder: Path, tree: dict[str, Any]) -> None:
 
 
 def test_every_key_is_documented() -> None:
-    document = Path(__file__).parents[3] / "docs" / "profiles.md"
+    document = Path(__file__).parents[3] / "docs/run/profiles.md"
     text = document.read_text("utf-8")
     sections = [value for value in vars(runner.config.profile).values() if hasattr(value, "__struct_fields__")]
     keys = {field for section in sections for field in section.__struct_fields__}

@@ -15,8 +15,8 @@ from runner.config.own_model import NewProfile, OwnModel, settings_of
 from runner.errors import ConfigError
 
 URL = "http://127.0.0.1:8000/v1"
-DOCUMENT = Path(__file__).parents[3] / "docs" / "own-model.md"
-DOCUMENTED = re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
+DOCUMENT = Path(__file__).parents[3] / "docs/run/models.md"
+DOCUMENTED = re.findall(r"```yaml\n(id: .*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
 
 
 def load(folder: Path, text: str) -> Profile:

@@ -19,7 +19,7 @@ from tests.support.schemas import validate
 
 def test_the_generated_documents_are_current() -> None:
     expected = files()
-    existing = {f"schemas/{path.name}" for path in (DOCS / "schemas").iterdir()} | {"events.md"}
+    existing = {f"schemas/{path.name}" for path in (DOCS / "schemas").iterdir()} | {"data/events.md"}
     assert existing == set(expected), "run: python -m scripts.build_event_docs"
     for name, text in expected.items():
         assert (DOCS / name).read_text("utf-8") == text, f"docs/{name}: run python -m scripts.build_event_docs"
@@ -33,7 +33,7 @@ def test_every_subject_has_a_schema() -> None:
 
 
 def test_events_md_names_every_operation() -> None:
-    text = files()["events.md"]
+    text = files()["data/events.md"]
     assert all(f"`{op}`" in text for op in ARGS)
     assert set(RESULTS) == set(ARGS)
 

@@ -34,7 +34,7 @@ from runner.types import (
 from tests.sample_agent.agentgym_think_first import ThinkFirst
 from tests.support.fakes import UpAgent
 
-DOCS = Path(__file__).resolve().parents[3] / "docs" / "agents.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs/build/agents.md"
 
 
 @pytest.mark.parametrize("agent", [ReactAgent, ToolsAgent, RandomAgent, ThinkFirst])
