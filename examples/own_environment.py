@@ -1,8 +1,8 @@
 """An environment of your own: guess a number, with "higher" and "lower" as the answers.
 
-    python own_environment.py                                                # checks it as a run would use it
-    agentgym-runner --run own_environment:GuessNumber --agent random         # from this folder
-    agentgym-runner --run own_environment:GuessNumber --endpoint URL --model NAME
+python own_environment.py                                                # checks it as a run would use it
+agentgym-runner --run own_environment:GuessNumber --agent random         # from this folder
+agentgym-runner --run own_environment:GuessNumber --endpoint URL --model NAME
 """
 
 import re

@@ -17,10 +17,8 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 SUBJECT = "agentgym.episode.completed.v1"
 
 
-async def main(info: str, n_episodes: float) -> None:
-    node = json.loads(info)
-    login = json.loads(Path(node["credential_file"]).read_text())
-    client = await nats.connect(node["url"], user=login["user"], password=login["password"])
+async def main(url: str, login: dict[str, str], n_episodes: float) -> None:
+    client = await nats.connect(url, user=login["user"], password=login["password"])
     config = ConsumerConfig(deliver_policy=DeliverPolicy.ALL)
     episodes = await client.jetstream().subscribe(SUBJECT, ordered_consumer=True, config=config)
     seen = set[str]()
@@ -35,4 +33,6 @@ async def main(info: str, n_episodes: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else float("inf")))
+    node = json.loads(sys.argv[1])
+    credential = json.loads(Path(node["credential_file"]).read_text())
+    asyncio.run(main(node["url"], credential, int(sys.argv[2]) if len(sys.argv) > 2 else float("inf")))

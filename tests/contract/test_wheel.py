@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,10 @@ def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_source_archive_has_what_git_has_and_builds_the_same_files_elsewhere(built: Path, tmp_path: Path) -> None:
-    (archive,) = built.glob("*.tar.gz")
+    ((archive,), (wheel,)) = built.glob("*.tar.gz"), built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as opened_wheel:
+        folders = {name.partition("/")[0].partition("-")[0] for name in opened_wheel.namelist()}
+    assert folders == {"runner", "agentgym_tui", "agentgym_console"}
     with tarfile.open(archive) as opened:
         opened.extractall(tmp_path / "new", filter="data")
     source, copy = tmp_path / "new" / archive.name.removesuffix(".tar.gz"), tmp_path / "copy"
