@@ -29,7 +29,7 @@ help:
 	@printf '%s\n' 'make launch            open the console' 'make test              run the tests' 'make test-long         run the tests of real processes (terminals, faults, commands, gateway, wheel) and the property tests in full' 'make test-ray          install Ray and run the tests on a cluster of it' 'make test-are          install ARE (600 MB) into .venv-are and run the tests of its scenarios' \
 	  'make run ENV=BabyAI AGENT=oracle EPISODES=3' 'make run-lightweight   every lightweight environment once' \
 	  'make results           what has run so far; agentgym-run, agentgym-run-lightweight and agentgym-results are the same' \
-	  'make … ENV_FILE=FILE   with the variables of a file, e.g. API keys; by default those of .env' 'make check             lint, types, import directions' \
+	  'make … ENV_FILE=FILE   with the variables of a file, e.g. API keys; by default those of .env' 'make check             lint, spelling, types, import directions' \
 	  'make faults            every fault in its long form' 'make soak              record a history under faults and check it (SOAK_S=600 SEED=drawn)' 'make test-formats      round trips of exports and imports through the packages of the formats' 'make test-agentgym     AgentGym'"'"'s own Evaluator on our servers (AGENTGYM=<checkout>)' 'make golden            record anew what files, events, exports and commands look like' 'make mutants           plant a fault at a time, and see whether a test fails (MUTANTS=secret for one kind)' 'make fuzz FUZZ_S=600   fuzz every decoder; FUZZ_TARGET=sse for one' 'make fuzz-formats      fuzz the readers of foreign files for FUZZ_S seconds' 'make bench             measured ratios' 'make bench-full        the console under load and with big files' 'make sbom              write sbom.cdx.json: packages, licences and hashes of the default install' 'make install           set up .venv and stop' 'make clean             remove .venv and .venv-are'
 
 $(STAMP): requirements.lock pyproject.toml
@@ -54,6 +54,8 @@ results agentgym-results: $(STAMP)
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
+	$(BIN)/validate-pyproject pyproject.toml
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -55,6 +55,7 @@ INTRO = """# Messages on the bus
 
 Messages are JSON in UTF-8. Times named `at` or `…_at` are RFC 3339 with a time zone, those named `…_s` are seconds.
 Ignore unknown fields, as fields may be added at any time; any other change makes a new version of the subject.
+[`examples/watch_bus.py`](../../examples/watch_bus.py) reads them with plain nats-py.
 Each subject has a JSON Schema in [`schemas/`](../schemas).
 
 The receivers of this project decode at most {max_bytes} bytes and {max_depth} levels of nesting. They reject NaN and

@@ -1,13 +1,19 @@
-"""The wheel is complete: installed away from the checkout, it runs every embedded environment."""
+"""Wheel and source archive are reproducible and complete: installed elsewhere, they run every embedded environment."""
 
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
+
+from runner import __version__
 
 pytestmark = pytest.mark.long
 
@@ -22,12 +28,27 @@ def run(command: list[str], cwd: Path) -> str:
     return completed.stdout
 
 
+def build(source: Path, target: Path, umask: int = 0o022) -> dict[str, str]:
+    """Build wheel and source archive; return the hash of each file."""
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(target)]
+    environ = {"PATH": os.environ["PATH"], "HOME": str(target), "SOURCE_DATE_EPOCH": "1796000000"}
+    subprocess.run(command, cwd=source, env=environ, umask=umask, capture_output=True, timeout=100, check=True)
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in target.iterdir()}
+
+
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder with wheel and source archive of this checkout."""
+    folder = tmp_path_factory.mktemp("built")
+    build(ROOT, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the bin folder of a virtual environment with the wheel and this one's libraries, but not the checkout."""
     folder = tmp_path_factory.mktemp("wheel")
-    run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)], ROOT)
-    (wheel,) = folder.glob("*.whl")
+    (wheel,) = built.glob("*.whl")
     run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], folder)
     (site_packages,) = (folder / "venv").glob("lib/python*/site-packages")
     # A path line adds only the libraries; .pth files in that folder, such as the checkout's, are ignored.
@@ -35,6 +56,24 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = str(folder / "venv" / "bin" / "python")
     run([sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", str(wheel)], folder)
     return folder / "venv" / "bin"
+
+
+def test_the_source_archive_has_what_git_has_and_builds_the_same_files_elsewhere(built: Path, tmp_path: Path) -> None:
+    ((archive,), (wheel,)) = built.glob("*.tar.gz"), built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as opened_wheel:
+        folders = {name.partition("/")[0].partition("-")[0] for name in opened_wheel.namelist()}
+    assert folders == {"runner", "agentgym_tui", "agentgym_console"}
+    with tarfile.open(archive) as opened:
+        opened.extractall(tmp_path / "new", filter="data")
+    source, copy = tmp_path / "new" / archive.name.removesuffix(".tar.gz"), tmp_path / "copy"
+    if (ROOT / ".git").exists():
+        tracked = run(["git", "ls-files"], ROOT).splitlines()
+        names = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
+        assert names >= {"PKG-INFO", *(name for name in tracked if (ROOT / name).exists())}
+    shutil.copytree(source, copy, copy_function=shutil.copy)  # other times
+    hashes = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in built.iterdir()}
+    assert len(hashes) == 2 and build(source, tmp_path / "first") == hashes
+    assert build(copy, tmp_path / "second", umask=0o077) == hashes
 
 
 @pytest.mark.timeout(400)
@@ -77,5 +116,7 @@ def test_the_wheel_carries_profiles_licences_and_both_commands(installed: Path, 
     console = subprocess.run(
         [str(installed / "agentgym-tui"), "launch"], capture_output=True, text=True, timeout=60, check=False
     )
+    for command in ("agentgym-runner", "agentgym-tui"):
+        assert run([str(installed / command), "--version"], tmp_path) == f"{command} {__version__}\n"
     assert console.returncode == 2
     assert "agentgym-runner" in console.stderr
