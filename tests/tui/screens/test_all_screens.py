@@ -68,9 +68,13 @@ async def test_screen_filter_sorting_and_sizes_are_restored() -> None:
 @pytest.mark.parametrize(
     "ui_state",
     [
-        UiState("nowhere", {"x": "y"}, {"episodes": Sorting("nothing"), "environments": Sorting("\x1b[2J")}, {"z": 5}),
+        UiState(
+            "nowhere",
+            {"x": "y"},
+            {"episodes": Sorting("nothing"), "environments": Sorting("\x1b[2J")},
+            {"z": 5, **{share.key: 99 for share in live_shares()}},
+        ),
         UiState("events", {"events": "\x1b[2J"}, {"subjects": Sorting("\x1b")}, {"events.wide.tree": 99}),
-        UiState(sizes={share.key: 99 for share in live_shares()}),
     ],
 )
 async def test_invalid_ui_state_is_ignored(ui_state: UiState) -> None:
@@ -107,18 +111,13 @@ async def test_filter_and_subjects_of_the_events_are_restored() -> None:
     assert ui_state.screen == "events"
 
 
-async def test_a_session_that_controls_its_node_starts_on_live() -> None:
-    async with console_app(busy_session(), ui_state=UiState("episodes")).run_test(size=SIZE) as pilot:
-        await wait_for_text(pilot, "task 3")
-        assert isinstance(pilot.app.screen, LiveScreen)
-
-
-async def test_a_session_without_a_bus_does_not_start_on_the_events_screen() -> None:
-    session = watching(busy_session())
-    session.events = None
-    async with console_app(session, ui_state=UiState("events")).run_test(size=SIZE) as pilot:
-        await wait_for_text(pilot, "task 3")
-        assert isinstance(pilot.app.screen, LiveScreen)
+async def test_a_session_that_controls_its_node_or_has_no_bus_starts_on_live() -> None:
+    without_bus = watching(busy_session())
+    without_bus.events = None
+    for session, screen in ((busy_session(), "episodes"), (without_bus, "events")):
+        async with console_app(session, ui_state=UiState(screen)).run_test(size=SIZE) as pilot:
+            await wait_for_text(pilot, "task 3")
+            assert isinstance(pilot.app.screen, LiveScreen)
 
 
 @pytest.mark.parametrize("text", ["no..pattern", "a " * 40, ". \t"])

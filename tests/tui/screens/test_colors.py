@@ -45,17 +45,22 @@ async def test_the_configured_theme_is_used(theme: str) -> None:
         await wait_for_text(pilot, "╭─ Help")
 
 
-@pytest.mark.parametrize("theme", ["textual-dark", "textual-light", "solarized-light", "catppuccin-latte"])
-async def test_the_status_is_first_on_every_screen_and_as_calm_as_what_is_below_it(theme: str) -> None:
-    app = console_app(FakeSession(busy_store()), Settings(theme=theme))
+async def test_the_status_is_first_on_every_screen_and_as_calm_as_what_is_below_it() -> None:
+    app = console_app(FakeSession(busy_store()))
     async with app.run_test(size=SIZE) as pilot:
-        for key in ("1", "2", "5", "6", "7"):
-            await pilot.press(key)
-            await wait_until(pilot, lambda: bool(app.screen.query("#status")), "the screen")
-            status = app.screen.query_one("#status", LineRenderer)
-            await wait_until(pilot, lambda status=status: bool(status.region), "its layout")  # type: ignore[misc]
-            assert status.region.y == 0
-            assert status.background_colors[1] == app.screen.query(LineList).first().background_colors[1]
+        backgrounds = set()
+        for theme in ("textual-dark", "textual-light", "solarized-light", "catppuccin-latte"):
+            app.theme = theme
+            await pilot.pause()
+            for key in ("1", "2", "5", "6", "7"):
+                await pilot.press(key)
+                await wait_until(pilot, lambda: bool(app.screen.query("#status")), "the screen")
+                status = app.screen.query_one("#status", LineRenderer)
+                await wait_until(pilot, lambda status=status: bool(status.region), "its layout")  # type: ignore[misc]
+                assert status.region.y == 0
+                assert status.background_colors[1] == app.screen.query(LineList).first().background_colors[1]
+            backgrounds.add(status.background_colors[1])
+        assert len(backgrounds) == 4, "each theme has been drawn"
 
 
 def run_cells() -> Iterator[Cell]:

@@ -19,13 +19,13 @@ from agentgym_tui.presenters.live import ENV_COLUMNS
 from agentgym_tui.screens.base import RunControl
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.live import LIVE_PANES, EpisodePicker, LivePane, LivePanes, LiveScreen
-from agentgym_tui.state.nodes import BusLink
-from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.lists import LineList, Table
 from runner.events.live import LiveAction
 from runner.subscribe.messages import Notice
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, error_session
 from tests.support.console.pilot import (
+    SIZE,
+    SMALL,
     console_app,
     console_pilot,
     screen_text,
@@ -56,11 +56,16 @@ from tests.support.console.samples import (
     token,
 )
 
-SIZES = [(80, 24), (120, 40), (200, 50)]
+SIZES = [SMALL, SIZE, (200, 50)]
 
 
 def list_view(pilot: Pilot[Any], name: str) -> LineList:
     return pilot.app.screen.query_one(f"#{name}", LineList)
+
+
+def live_screen(pilot: Pilot[Any]) -> LiveScreen:
+    assert isinstance(pilot.app.screen, LiveScreen)
+    return pilot.app.screen
 
 
 # Drawing.
@@ -85,28 +90,21 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, *names: str) -> Counter[str]:
     return calls
 
 
-async def test_a_redraw_makes_the_status_once_and_no_titles_of_hidden_panes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_redraw_makes_no_titles_of_hidden_panes_but_when_they_are_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     titles = ("transcript_title", "trace_title", "rewards_title")
     calls = count_calls(monkeypatch, "live.status_lines", *(f"live.{name}" for name in titles))
     session = busy_session()
-    async with console_app(session).run_test(size=(80, 24)) as pilot:
+    async with console_app(session).run_test(size=SMALL) as pilot:
         await wait_for_text(pilot, "task 3")
         for view in ("trace", "rewards", "transcript"):
             await pilot.press("v")
             await wait_until(pilot, lambda: list_view(pilot, view).has_focus and bool(list_view(pilot, view).size))  # noqa: B023
         await pilot.pause()
         calls.clear()
-        assert isinstance(pilot.app.screen, LiveScreen)
-        pilot.app.screen.draw(session.store)
+        live_screen(pilot).draw(session.store)
         assert calls == {"status_lines": 1, "transcript_title": 1}
-
-
-async def test_a_pane_that_was_hidden_shows_its_new_title() -> None:
-    async with console_app(busy_session()).run_test(size=(80, 24)) as pilot:
-        await wait_for_text(pilot, "task 3")
-        for view in ("trace", "rewards", "transcript"):
-            await pilot.press("v")
-            await wait_until(pilot, lambda: list_view(pilot, view).has_focus and bool(list_view(pilot, view).size))  # noqa: B023
         before = widget_text(pilot, "#rewards-pane PaneTitle")
         list_view(pilot, "environments").focus()
         await pilot.press("G")
@@ -117,10 +115,34 @@ async def test_a_pane_that_was_hidden_shows_its_new_title() -> None:
         assert env in screen_text(pilot.app)
 
 
-async def test_another_sorted_table_leaves_the_order_of_the_environments() -> None:
-    ui_state = UiState()
-    async with console_app(busy_session(), ui_state=ui_state).run_test(size=(120, 40)) as pilot:
-        await wait_for_text(pilot, "task 3")
+async def test_what_has_changed_is_drawn_and_nothing_else() -> None:
+    session, ui_state = busy_session(), UiState()
+    names = ("environments", "steps", "transcript", "trace", "rewards")
+    async with console_app(session, ui_state=ui_state).run_test(size=SIZE) as pilot:
+        await wait_for_text(pilot, "task 3", "Rewards · Wordle", "success 67% of last 3")
+        sources: list[object] = []
+
+        def keeps_sources() -> bool:
+            before = list(sources)
+            live_screen(pilot).draw(session.store)
+            sources[:] = (list_view(pilot, name).source for name in names)
+            return len(before) == len(sources) and all(a is b for a, b in zip(before, sources, strict=True))
+
+        await wait_until(pilot, keeps_sources, "a redraw that changes nothing")  # the cursor may still move to the end
+        points = session.store.rewards["Wordle"]
+        points[0] = points[0]._replace(success=not points[0].success)
+        session.store.version += 1
+        live_screen(pilot).draw(session.store)
+        await wait_for_text(pilot, f"success {'100%' if points[0].success else '33%'} of last 3")
+        episode = session.store.episodes[episode_id(3)]
+        first, second, *others = episode.steps
+        stored = [first, replace(second, action=LiveAction("another")), *others]
+        session.store.merge_episode(replace(episode, steps=stored))
+        await wait_for_text(pilot, "another")
+        await pilot.press("j")
+        await wait_for_text(pilot, "Rewards · TextCraft", "no scored episodes yet")
+        await pilot.press("G")
+        await wait_for_text(pilot, "WebShop: not installed")
         other = Table(ENV_COLUMNS, can_sort=True, id="other")
         await pilot.app.screen.query_one(LivePanes).mount(other)
         other.action_sort()
@@ -202,43 +224,69 @@ def test_the_newest_episode_is_watched_after_a_battery_whose_last_batches_were_s
 # The panes.
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
-async def test_the_running_episode_is_followed(size: tuple[int, int]) -> None:
+async def test_the_running_episode_is_followed_and_its_views_are_switched_and_zoomed() -> None:
     session = busy_session()
-    async with Console(session).run_test(size=size, notifications=True) as pilot:
-        await wait_for_text(pilot, "task 3", "following", "the word may be", "3/10", "time left 3:21", "cpu 12%")
+    async with console_app(session).run_test(size=SMALL, notifications=True) as pilot:
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await wait_for_text(pilot, "task 3", "following", "the word may be", "3/10", "time left 3:21", "cpu 12%")
+            for name, title in (("trace", "Trace"), ("rewards", "Rewards"), ("transcript", "Transcript")):
+                await pilot.press("v")
+                await wait_until(pilot, lambda name=name: list_view(pilot, name).has_focus, name)  # type: ignore[misc]
+                await wait_for_text(pilot, title)
+                await pilot.press("z")
+                await wait_for_no_text(pilot, "Environments")
+                await wait_for_text(pilot, title)
+                pane = pilot.app.screen.query_one(f"#{name}-pane", LivePane)
+                assert pane.size.height == size[1] - (3 if size[0] == 200 else 4)
+                await pilot.press("z")
+                await wait_for_text(pilot, "Environments")
         session.store.apply_events([live(timestep(3, 2, seq=4, chats=[], observation=[]), token(3, 5, "and now ", 3))])
-        await wait_for_text(pilot, "round 3", "and now")
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await wait_for_text(pilot, "round 3", "and now")
         session.store.apply_events([live(ended(3, 6), started(4), timestep(4, 0))])
-        await wait_for_text(pilot, "task 4", "round 1")
-        assert "not following" not in screen_text(pilot.app)
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await wait_for_text(pilot, "task 4", "round 1")
+            assert "not following" not in screen_text(pilot.app)
 
 
-async def test_the_panes_of_an_episode_are_mounted_with_the_first_one() -> None:
-    session = FakeSession(RunStore())
-    session.store.set_link(BusLink("starting"))
-    async with Console(session).run_test(size=(120, 40)) as pilot:
-        assert [pane.id for pane in pilot.app.screen.query(LivePane)] == ["environments-pane", "welcome-pane"]
-        session.store.apply_events([live(started(3), timestep(3, 0))])
-        await wait_for_text(pilot, "task 3", "following", "Transcript · step 0")
-        assert len(pilot.app.screen.query(LivePane)) == len([*LIVE_PANES])
+async def test_every_pane_is_reached_opens_the_episode_and_stays_visible_when_the_terminal_shrinks() -> None:
+    async with console_app(busy_session()).run_test(size=SIZE) as pilot:
+        await wait_for_text(pilot, "▌Environments", "task 3")
+        for title in ("▌Wordle", "▌Trace", "▌Transcript", "▌Rewards", "▌Environments"):
+            await pilot.press("tab")
+            await wait_for_text(pilot, title)
+        screen = live_screen(pilot)
 
+        async def leave_the_episode() -> None:
+            await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "the episode")
+            await pilot.press("escape")
+            await wait_until(pilot, lambda: pilot.app.screen is screen, "back")
 
-async def test_requests_in_a_row_open_an_episode_once() -> None:
-    async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
-        await wait_for_text(pilot, "task 3")
-        screen = pilot.app.screen
-        assert isinstance(screen, LiveScreen)
         screen.action_open()
-        screen.action_open()
-        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "the episode")
-        await pilot.press("escape")
-        assert pilot.app.screen is screen
+        screen.action_open()  # opens it only once
+        await leave_the_episode()
+        await pilot.press("tab", "enter")
+        await leave_the_episode()
+        await pilot.click("#steps", offset=(10, 2), times=2)
+        await leave_the_episode()
+        for name in ("transcript", "trace", "rewards"):
+            await pilot.resize_terminal(200, 50)
+            await wait_until(pilot, lambda: "-narrow" not in screen.classes and bool(list_view(pilot, name).size))  # noqa: B023
+            list_view(pilot, name).focus()
+            await wait_until(pilot, lambda: list_view(pilot, name).has_focus, "the focus")  # noqa: B023
+            await pilot.resize_terminal(*SMALL)
+            await wait_until(pilot, lambda: "-narrow" in screen.classes, "the narrow layout")
+            await pilot.pause()
+            assert list_view(pilot, name).has_focus
+            await wait_until(pilot, lambda: list_view(pilot, name).region.height > 0, "the pane")  # noqa: B023
 
 
-async def test_moving_up_ends_following() -> None:
+async def test_moving_up_and_scrolling_in_the_transcript_end_following() -> None:
     session = busy_session()
-    async with Console(session).run_test(size=(120, 40)) as pilot:
+    async with console_app(session).run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "task 3", "following")
         await pilot.press("tab", "k")
         await wait_for_text(pilot, "not following (G)", "Transcript · step 1")
@@ -248,71 +296,66 @@ async def test_moving_up_ends_following() -> None:
         await pilot.press("G")
         await wait_for_text(pilot, "task 4", "Transcript · step 0")
         assert "not following" not in screen_text(pilot.app)
-
-
-async def test_scrolling_in_the_transcript_ends_following() -> None:
-    session = busy_session()
-    long = "\n".join(f"line {n}" for n in range(100))
-    session.store.apply_events([live(timestep(3, 2, seq=4, observation=[{"role": "user", "content": long}]))])
-    async with Console(session).run_test(size=(120, 40)) as pilot:
+        long = "\n".join(f"line {n}" for n in range(100))
+        session.store.apply_events([live(timestep(4, 1, observation=[{"role": "user", "content": long}]))])
         await wait_for_text(pilot, "line 99")
-        await pilot.press("tab", "tab", "tab", "k", "k")
+        await pilot.press("tab", "tab", "k", "k")
         await wait_for_text(pilot, "not following (G)")
         await wait_for_no_text(pilot, "line 99")
-        session.store.apply_events([live(timestep(3, 3, seq=5))])
-        await wait_for_text(pilot, "guess 3", "Transcript · step 2")
+        session.store.apply_events([live(timestep(4, 2))])
+        await wait_for_text(pilot, "guess 2", "Transcript · step 1")
         await pilot.press("G")
-        await wait_for_text(pilot, "Transcript · step 3")
+        await wait_for_text(pilot, "Transcript · step 2")
 
 
-async def test_an_empty_console_shows_first_keys_and_missing_environments() -> None:
-    for size in SIZES:
-        async with Console(empty_session()).run_test(size=size) as pilot:
-            await wait_for_text(pilot, "Nothing is running yet", "choose what to run and how", "not installed", "→ ")
-
-
-async def test_the_first_episode_replaces_the_welcome() -> None:
+async def test_an_empty_console_shows_first_keys_until_its_first_episode() -> None:
     session = empty_session()
-    async with Console(session).run_test(size=(80, 24)) as pilot:
-        await wait_for_text(pilot, "Welcome")
+    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
+        await wait_for_text(pilot, "Nothing is running yet")
+        refreshed = list[Widget]()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Widget, "refresh", lambda self, *args, **kwargs: refreshed.append(self))
+            live_screen(pilot).draw(session.store)
+        assert refreshed == [], "a redraw that changes nothing repaints nothing"
+        for size in (*SIZES, SMALL):
+            await pilot.resize_terminal(*size)
+            await wait_for_text(pilot, "Nothing is running yet", "choose what to run and how", "not installed", "→ ")
+            await wait_for_text(pilot, "▌Environments", "Welcome")
+            await pilot.press("z")
+            await wait_for_no_text(pilot, "Welcome")
+            await pilot.press("z", "v")
+            await wait_for_text(pilot, "▌Environments", "Welcome")
+            await pilot.press("tab", "z")
+            await wait_for_no_text(pilot, "Environments")
+            await wait_for_text(pilot, "▌Welcome")
+            await pilot.press("z", "shift+tab")
+        await pilot.app.screen.run_action("open")
+        await wait_for_text(pilot, "no episode selected")
+        session.store.apply_events([Notice(kind="gap", text="a stream was deleted", count=3)])
+        await wait_for_text(pilot, "a stream was deleted (3)")
         await pilot.press("tab", "z")
         await wait_for_no_text(pilot, "Environments")
+        assert [pane.id for pane in pilot.app.screen.query(LivePane)] == ["environments-pane", "welcome-pane"]
         session.store.apply_events([live(started(0), timestep(0, 0))])
-        await wait_for_text(pilot, "Environments", "task 0", "guess 0")
+        await wait_for_text(pilot, "Environments", "▌Wordle task 0", "guess 0", "following", "Transcript · step 0")
         assert "Welcome" not in screen_text(pilot.app)
-
-
-async def test_the_focus_moves_when_its_pane_disappears() -> None:
-    session = empty_session()
-    async with Console(session).run_test(size=(120, 40)) as pilot:
-        await wait_for_text(pilot, "▌Environments", "Welcome")
-        await pilot.press("tab")
-        await wait_for_text(pilot, "▌Welcome")
-        session.store.apply_events([live(started(0), timestep(0, 0))])
-        await wait_for_text(pilot, "▌Wordle task 0")
+        assert len(pilot.app.screen.query(LivePane)) == len([*LIVE_PANES])
 
 
 async def test_a_lost_node_is_shown() -> None:
-    async with Console(error_session()).run_test(size=(120, 40)) as pilot:
+    async with Console(error_session()).run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "✗ disconnected", "connection refused", "✗ node lost")
 
 
-async def test_notices_are_shown_when_no_batch_runs() -> None:
-    session = empty_session()
-    async with Console(session).run_test(size=(80, 24)) as pilot:
-        await wait_for_text(pilot, "Welcome")
-        session.store.apply_events([Notice(kind="gap", text="a stream was deleted", count=3)])
-        await wait_for_text(pilot, "a stream was deleted (3)")
-
-
-@pytest.mark.parametrize("size", SIZES)
-async def test_an_idle_node_shows_its_last_episode_and_how_to_begin(size: tuple[int, int]) -> None:
+async def test_an_idle_node_shows_its_last_episode_and_how_to_begin() -> None:
     session = empty_session()
     session.store.apply_stored([row(2), row(1)])
     session.store.apply_stored([row(0)])
-    async with console_pilot(session, size) as pilot:
-        await wait_for_text(pilot, "last episode · Wordle task 2", "observation 3", "2 lists 3 stored episodes")
-        await wait_for_text(pilot, "r  run the selected", "R  choose what", "b  run all", "no model")
+    async with console_pilot(session, SMALL) as pilot:
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await wait_for_text(pilot, "last episode · Wordle task 2", "observation 3", "2 lists 3 stored episodes")
+            await wait_for_text(pilot, "r  run the selected", "R  choose what", "b  run all", "no model")
         await pilot.press("tab", "enter")
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "the episode")
         await pilot.press("escape")
@@ -324,76 +367,22 @@ async def test_an_idle_node_shows_its_last_episode_and_how_to_begin(size: tuple[
         assert "last episode" not in screen_text(pilot.app)
         session.store.apply_events([live(ended(9, 2))])
         session.store.apply_list(node_list(batch_state(0, "completed")))
-        await wait_for_text(pilot, "last episode · Wordle task 9", "Welcome · 2 lists all episodes")
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await wait_for_text(pilot, "last episode · Wordle task 9", "Welcome · 2 lists all episodes")
 
 
-async def test_a_last_episode_that_cannot_be_read_leaves_the_welcome() -> None:
+async def test_a_last_episode_that_cannot_be_read_leaves_the_welcome_and_the_next_one_is_shown() -> None:
     session = empty_session()
-    session.fake_library.damaged[episode_id(2)] = "the disk is gone"
-    session.store.apply_stored([row(2)])
+    session.fake_library.damaged[episode_id(1)] = "the disk is gone"
+    session.store.apply_stored([row(1)])
     async with console_pilot(session) as pilot:
         await wait_for_text(pilot, "2 lists 1 stored episode", "Screens")
-        await wait_until(pilot, lambda: session.fake_library.loaded == [episode_id(2)], "the attempt to read it")
+        await wait_until(pilot, lambda: session.fake_library.loaded == [episode_id(1)], "the attempt to read it")
         assert "last episode" not in screen_text(pilot.app)
-
-
-async def test_the_title_shows_the_cause_of_the_selected_environment() -> None:
-    async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
-        await wait_for_text(pilot, "field-runner-4090")
-        await pilot.press("G")
-        await wait_for_text(pilot, "WebShop: not installed")
-
-
-async def test_the_rewards_belong_to_the_watched_or_selected_environment() -> None:
-    async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
-        await wait_for_text(pilot, "Rewards · Wordle", "success 67% of last 3")
-        await pilot.press("j")
-        await wait_for_text(pilot, "Rewards · TextCraft", "no scored episodes yet")
-
-
-async def test_an_older_reward_that_changes_is_plotted() -> None:
-    session = busy_session()
-    async with Console(session).run_test(size=(120, 40)) as pilot:
-        await wait_for_text(pilot, "Rewards · Wordle", "success 67% of last 3")
-        points = session.store.rewards["Wordle"]
-        points[0] = points[0]._replace(success=not points[0].success)
-        session.store.version += 1
-        screen = pilot.app.screen
-        assert isinstance(screen, LiveScreen)
-        screen.draw(session.store)
-        rate = "100%" if points[0].success else "33%"
-        await wait_for_text(pilot, f"success {rate} of last 3")
-
-
-async def test_unchanged_panes_are_not_redrawn() -> None:
-    session = busy_session()
-    async with Console(session).run_test(size=(120, 40)) as pilot:
-        await wait_for_text(pilot, "task 3")
-        screen = pilot.app.screen
-        assert isinstance(screen, LiveScreen)
-        sources: list[object] = []
-
-        def keeps_sources() -> bool:
-            before = list(sources)
-            screen.draw(session.store)
-            sources[:] = (
-                list_view(pilot, name).source for name in ("environments", "steps", "transcript", "trace", "rewards")
-            )
-            return len(before) == len(sources) and all(a is b for a, b in zip(before, sources, strict=True))
-
-        await wait_until(pilot, keeps_sources, "a redraw that changes nothing")  # the cursor may still move to the end
-
-
-async def test_a_redraw_that_changes_nothing_repaints_nothing() -> None:
-    session = empty_session()
-    async with Console(session).run_test(size=(120, 40)) as pilot:
-        await wait_for_text(pilot, "Nothing is running yet")
-        screen, refreshed = pilot.app.screen, list[Widget]()
-        assert isinstance(screen, LiveScreen)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Widget, "refresh", lambda self, *args, **kwargs: refreshed.append(self))
-            screen.draw(session.store)
-        assert refreshed == []
+        session.store.apply_events([durable(completed(2))])
+        await wait_for_text(pilot, "task 2", "guess 2", "observation 3", "Trace · 2 spans")
+        assert session.fake_library.loaded == [episode_id(1), episode_id(2)]
 
 
 async def test_the_time_left_passes_only_while_a_batch_is_active(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,81 +401,19 @@ async def test_the_time_left_passes_only_while_a_batch_is_active(monkeypatch: py
     monkeypatch.setattr(LiveScreen, "draw_time_left", noted_draw)
     monkeypatch.setattr(RunControl, "_tick", noted_tick)
     session = FakeSession(empty_store())
-    async with Console(session).run_test(size=(120, 40)) as pilot:
+    async with Console(session).run_test(size=SIZE) as pilot:
         await wait_until(pilot, lambda: len(ticks) > 3, "ticks without a batch")
         assert not drawn
         session.store.apply_events([live(started(0))])
         await wait_until(pilot, lambda: len(drawn) > 2, "drawings of the time left")
 
 
-async def test_changed_steps_are_redrawn() -> None:
-    session = busy_session()
-    async with Console(session).run_test(size=(120, 40)) as pilot:
-        await wait_for_text(pilot, "task 3")
-        episode = session.store.episodes[episode_id(3)]
-        first, second, *others = episode.steps
-        stored = [first, replace(second, action=LiveAction("another")), *others]
-        session.store.merge_episode(replace(episode, steps=stored))
-        await wait_for_text(pilot, "another")
-
-
 # Keys.
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
-async def test_views_are_switched_and_zoomed(size: tuple[int, int]) -> None:
-    async with Console(busy_session()).run_test(size=size) as pilot:
-        await wait_for_text(pilot, "Transcript")
-        for name, title in (("trace", "Trace"), ("rewards", "Rewards"), ("transcript", "Transcript")):
-            await pilot.press("v")
-            await wait_until(pilot, lambda name=name: list_view(pilot, name).has_focus, name)  # type: ignore[misc]
-            await wait_for_text(pilot, title)
-            await pilot.press("z")
-            await wait_for_no_text(pilot, "Environments")
-            await wait_for_text(pilot, title)
-            pane = pilot.app.screen.query_one(f"#{name}-pane", LivePane)
-            assert pane.size.height == size[1] - (3 if size[0] == 200 else 4)
-            await pilot.press("z")
-            await wait_for_text(pilot, "Environments")
-
-
-@pytest.mark.parametrize("name", ["transcript", "trace", "rewards"])
-async def test_the_focused_pane_stays_visible_when_the_terminal_shrinks(name: str) -> None:
-    async with Console(busy_session()).run_test(size=(200, 50)) as pilot:
-        await wait_for_text(pilot, "Transcript")
-        list_view(pilot, name).focus()
-        await wait_until(pilot, lambda: list_view(pilot, name).has_focus, "the focus")
-        await pilot.resize_terminal(80, 24)
-        await wait_until(pilot, lambda: "-narrow" in pilot.app.screen.classes, "the narrow layout")
-        await pilot.pause()
-        assert list_view(pilot, name).has_focus
-        await wait_until(pilot, lambda: list_view(pilot, name).region.height > 0, "the pane")
-
-
-@pytest.mark.parametrize("size", SIZES, ids=str)
-async def test_zoom_in_an_empty_console(size: tuple[int, int]) -> None:
-    async with Console(empty_session()).run_test(size=size) as pilot:
-        await wait_for_text(pilot, "▌Environments", "Welcome")
-        await pilot.press("z")
-        await wait_for_no_text(pilot, "Welcome")
-        await pilot.press("z", "v")
-        await wait_for_text(pilot, "▌Environments", "Welcome")
-        await pilot.press("tab", "z")
-        await wait_for_no_text(pilot, "Environments")
-        await wait_for_text(pilot, "▌Welcome")
-
-
-async def test_tab_focuses_every_pane() -> None:
-    async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
-        await wait_for_text(pilot, "▌Environments", "task 3")
-        for title in ("▌Wordle", "▌Trace", "▌Transcript", "▌Rewards", "▌Environments"):
-            await pilot.press("tab")
-            await wait_for_text(pilot, title)
-
-
-async def test_brackets_switch_between_running_episodes() -> None:
+async def test_keys_lead_to_other_running_episodes_and_to_the_form_and_the_episodes_of_an_environment() -> None:
     session = busy_session()
-    async with Console(session).run_test(size=(120, 40), notifications=True) as pilot:
+    async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
         await pilot.press("right_square_bracket")
         await wait_for_text(pilot, "no other episode is running")
@@ -494,22 +421,6 @@ async def test_brackets_switch_between_running_episodes() -> None:
         await pilot.press("right_square_bracket")
         await wait_for_text(pilot, "task 77")
         await pilot.press("left_square_bracket")
-        await wait_for_text(pilot, "task 3")
-
-
-async def test_enter_and_double_click_open_the_watched_episode() -> None:
-    async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
-        await wait_for_text(pilot, "task 3")
-        await pilot.press("tab", "enter")
-        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "the episode")
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen), "back")
-        await pilot.click("#steps", offset=(10, 2), times=2)
-        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "the episode")
-
-
-async def test_enter_on_an_environment_opens_its_episodes_and_another_key_the_run_form_for_it() -> None:
-    async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "task 3")
         await pilot.press("j", "R")
         await wait_for_text(pilot, "╭─ Run", "[x] TextCraft")
@@ -523,43 +434,23 @@ async def test_enter_on_an_environment_opens_its_episodes_and_another_key_the_ru
         await wait_until(pilot, lambda: "match" not in widget_text(pilot, "#summary"), "all episodes")
 
 
-async def test_the_steps_of_a_stored_last_episode_are_shown() -> None:
-    session = empty_session()
-    session.store.apply_events([durable(completed(2))])
-    async with Console(session).run_test(size=(120, 40)) as pilot:
-        await wait_for_text(pilot, "task 2", "guess 2", "observation 3", "Trace · 2 spans")
-        assert session.fake_library.loaded == [episode_id(2)]
-
-
-async def test_opening_without_an_episode_says_so() -> None:
-    async with Console(empty_session()).run_test(size=(120, 40), notifications=True) as pilot:
-        await wait_for_text(pilot, "Welcome")
-        screen = pilot.app.screen
-        await screen.run_action("open")
-        await wait_for_text(pilot, "no episode selected")
-
-
 # Hostile text.
 
 
 async def test_shift_x_shows_the_bytes_of_a_hostile_step_and_environment() -> None:
     store = busy_store()
-    store.apply_events(
-        [live(started(9, env="E\u202e"), timestep(9, 0, action=type(timestep().action)("go \x1b[2J", [])))]
-    )
-    store.apply_events([live(ended(3, 4), env_health("E\u202e", "down", cause="c"))])
-    async with Console(FakeSession(store)).run_test(size=(120, 40), notifications=True) as pilot:
+    async with Console(FakeSession(store)).run_test(size=SIZE, notifications=True) as pilot:
+        await wait_for_text(pilot, "task 3")
+        await pilot.press("X")
+        await wait_for_text(pilot, "no unsafe bytes on this screen")
+        action = type(timestep().action)("go \x1b[2J", [])
+        store.apply_events([live(started(9, env="E\u202e"), timestep(9, 0, action=action))])
+        store.apply_events([live(ended(3, 4), env_health("E\u202e", "down", cause="c"))])
         await wait_for_text(pilot, "go ␛[2J")
         await pilot.press("G", "X")
         await wait_for_text(pilot, "e2 80 ae")
         await pilot.press("escape", "tab", "X")
         await wait_for_text(pilot, "67 6f 20 1b 5b 32 4a")
-
-
-async def test_shift_x_finds_no_bytes_on_a_harmless_screen() -> None:
-    async with Console(FakeSession(busy_store())).run_test(size=(120, 40), notifications=True) as pilot:
-        await pilot.press("X")
-        await wait_for_text(pilot, "no unsafe bytes on this screen")
 
 
 async def test_a_hostile_episode_is_shown_safe_in_every_pane() -> None:
@@ -571,23 +462,27 @@ async def test_a_hostile_episode_is_shown_safe_in_every_pane() -> None:
         assert not set(text) & set(HOSTILE) - set("\n") - {c for c in HOSTILE if c.isprintable()}
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_the_world_takes_the_place_of_the_transcript_and_follows_the_steps(size: tuple[int, int]) -> None:
+async def test_the_world_takes_the_place_of_the_transcript_and_follows_the_steps() -> None:
     session = busy_session()
-    async with Console(session).run_test(size=size) as pilot:
-        await wait_for_text(pilot, "Transcript")
+    async with Console(session).run_test(size=SIZE) as pilot:
+
+        async def wait_for_view(*texts: str, hidden: str = "") -> None:
+            for size in (SIZE, SMALL):
+                await pilot.resize_terminal(*size)
+                await wait_for_text(pilot, *texts)
+                assert not hidden or hidden not in screen_text(pilot.app)
+
+        await wait_for_view("Transcript")
         await pilot.press("W")
-        await wait_for_text(pilot, "World · after step", "No picture of the environment")
-        assert "Transcript" not in screen_text(pilot.app)
+        await wait_for_view("World · after step", "No picture of the environment", hidden="Transcript")
         last = session.store.episodes[episode_id(3)].last_step_index
         world = [["now at ", ["7", "red"]]]
         session.store.apply_events([live(timestep(3, last + 1, seq=50, world=world))])
-        await wait_for_text(pilot, f"World · after step {last + 1}", "now at 7")
+        await wait_for_view(f"World · after step {last + 1}", "now at 7")
         session.store.apply_events([live(token(3, 51, "I go ", last + 2))])
-        await wait_for_text(pilot, "I go", f"World · after step {last + 1}", "now at 7")
+        await wait_for_view("I go", f"World · after step {last + 1}", "now at 7")
         pilot.app.screen.query_one("#steps").focus()
         await pilot.press("k", "k")
-        await wait_for_text(pilot, f"World · after step {last} ", "No picture of the environment")
+        await wait_for_view(f"World · after step {last} ", "No picture of the environment")
         await pilot.press("W")
-        await wait_for_text(pilot, f"Transcript · step {last}")
-        assert "World ·" not in screen_text(pilot.app)
+        await wait_for_view(f"Transcript · step {last}", hidden="World ·")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import product
 
 import pytest
 
@@ -14,7 +15,15 @@ from agentgym_tui.sessions.run_commands import list_batteries
 from agentgym_tui.state.run_store import RunStore
 from runner.events.control import NodeList
 from tests.support.console.fake_session import FakeSession, bus_session, busy_session, empty_session, files_session
-from tests.support.console.pilot import screen_text, toast_text, wait_for_no_text, wait_for_text, wait_until
+from tests.support.console.pilot import (
+    SIZE,
+    SMALL,
+    screen_text,
+    toast_text,
+    wait_for_no_text,
+    wait_for_text,
+    wait_until,
+)
 from tests.support.console.samples import (
     batch_id,
     batch_state,
@@ -43,7 +52,7 @@ def session_with_model_agent() -> FakeSession:
 
 async def test_r_without_a_model_opens_the_form_and_offers_the_oracle() -> None:
     session = empty_session()
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
         await pilot.press("j", "r")
         await wait_for_text(pilot, "╭─ Run", "no agent that uses a model", "knows the solution")
@@ -59,10 +68,12 @@ async def test_r_without_a_model_opens_the_form_and_offers_the_oracle() -> None:
         await wait_until(pilot, lambda: len(session.fake_control.started) == 2, "a second run with the chosen agent")
 
 
-async def test_r_runs_the_selected_environment() -> None:
+async def test_r_runs_the_selected_environment_and_full_stop_repeats_it_with_a_new_batch_id() -> None:
     session = session_with_model_agent()
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
+        await pilot.press("full_stop")
+        await wait_for_text(pilot, "nothing has been started")
         await pilot.press("j", "r")
         await wait_for_text(pilot, "react started on TextCraft")
         (args,) = session.fake_control.started
@@ -70,54 +81,38 @@ async def test_r_runs_the_selected_environment() -> None:
         assert (args.envs, args.agent, args.repeat) == (["TextCraft"], "react", 1)
         session.store.apply_events([live(*episode_items(0)), live(started(1, batch_id=args.batch_id, env="TextCraft"))])
         await wait_for_text(pilot, "TextCraft task 1")
+        advice = "the process needs 64 and each episode 8; raise it with ulimit -n \x1b[2J"
+        session.fake_control.warning = f"concurrency lowered from 200 to 14: the limit of open files is 150, {advice}"
+        for size in (SMALL, SIZE):
+            await pilot.resize_terminal(*size)
+            await pilot.press("k", "full_stop")
+            await wait_for_text(
+                pilot, "react started on TextCraft", "concurrency lowered from 200 to 14", "ulimit -n ␛"
+            )
+            pilot.app.clear_notifications()
+            await wait_for_no_text(pilot, "ulimit")
+        repeated = session.fake_control.started
+        assert [(each.envs, each.agent) for each in repeated] == [(["TextCraft"], "react")] * 3
+        assert len({each.batch_id for each in repeated}) == 3
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_what_the_node_lowers_for_a_run_is_shown(size: tuple[int, int]) -> None:
-    session = session_with_model_agent()
-    advice = "the process needs 64 and each episode 8; raise it with ulimit -n \x1b[2J"
-    session.fake_control.warning = f"concurrency lowered from 200 to 14: the limit of open files is 150, {advice}"
-    async with Console(session).run_test(size=size, notifications=True) as pilot:
-        await wait_for_text(pilot, "Welcome")
-        await pilot.press("j", "r")
-        await wait_for_text(pilot, "react started on TextCraft", "concurrency lowered from 200 to 14", "ulimit -n ␛")
-
-
-async def test_r_without_environments_says_so() -> None:
-    async with Console(FakeSession(RunStore())).run_test(size=(80, 24), notifications=True) as pilot:
+async def test_r_and_b_say_that_environments_are_not_loaded_or_the_profile_has_none() -> None:
+    session = FakeSession(RunStore())
+    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
         await pilot.press("r")
         await wait_for_text(pilot, "environments not loaded yet")
-
-
-async def test_r_and_b_say_that_the_profile_has_no_environments() -> None:
-    session = FakeSession(RunStore())
-    session.store.apply_list(NodeList(batches=[], envs=[], agents=["oracle"], models=[]))
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await wait_for_text(pilot, "Welcome")
+        session.store.apply_list(NodeList(batches=[], envs=[], agents=["oracle"], models=[]))
         await pilot.press("r")
         await wait_for_text(pilot, "the node's profile has no environments")
         await pilot.press("b")
         await wait_for_text(pilot, "Battery", "│  the node's profile has no environments")
 
 
-async def test_full_stop_repeats_the_last_run_with_a_new_batch_id() -> None:
-    session = session_with_model_agent()
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await wait_for_text(pilot, "Welcome")
-        await pilot.press("full_stop")
-        await wait_for_text(pilot, "nothing has been started")
-        await pilot.press("j", "r", "k", "full_stop")
-        await wait_until(pilot, lambda: len(session.fake_control.started) == 2, "two runs")
-        first, second = session.fake_control.started
-        assert (first.envs, first.agent) == (second.envs, second.agent)
-        assert first.batch_id != second.batch_id
-
-
 async def test_b_runs_a_battery() -> None:
     session = empty_session()
     session.store.apply_events([live(env_health("WebShop"), env_health("SQLGym", "wrong"))])
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
         await pilot.press("b")
         await wait_for_text(pilot, "╭─ Battery", "lightweight", "moderate", "2 of 3", "everything")
@@ -148,32 +143,31 @@ def test_batteries_are_the_tiers_of_the_profile() -> None:
     assert list_batteries(store) == []
 
 
-async def test_space_pauses_and_resumes() -> None:
-    session = busy_session()
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+async def test_space_pauses_and_resumes_also_between_two_episodes_and_x_cancels() -> None:
+    session, sent = busy_session(), list[tuple[object, ...]]()
+    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
-        await pilot.press("space")
-        await wait_for_text(pilot, "Wordle paused after this step")
+
+        async def send(key: str, reply: str, *command: object) -> None:
+            pilot.app.clear_notifications()
+            await pilot.press(key)
+            await wait_for_text(pilot, reply)
+            sent.append(command)
+            await wait_until(pilot, lambda: [*session.fake_control.commands] == sent, f"{command}")
+
+        await send("space", "Wordle paused after this step", "pause", batch_id(0), None)
         session.store.batches[batch_id(0)].status = "paused"
+        await send("space", "Wordle resumed", "resume", batch_id(0), None)
+        await send("s", "", "step", None, episode_id(3))
+        session.store.batches[batch_id(0)].status = "running"
+        session.store.apply_events([live(ended(3, 5))])
+        await send("space", "Wordle paused after this step", "pause", batch_id(0), None)
+        await send("x", "Wordle cancelled", "cancel", batch_id(0), None)
+        session.fake_control.refusal = ControlRequestError(
+            "pause: no response [/] \x1b[2J", "press N [@click=app.quit]"
+        )
         await pilot.press("space")
-        await wait_for_text(pilot, "Wordle resumed")
-        await pilot.press("s")
-        await wait_until(pilot, lambda: len(session.fake_control.commands) == 3, "three commands")
-    assert session.fake_control.commands == [
-        ("pause", batch_id(0), None),
-        ("resume", batch_id(0), None),
-        ("step", None, episode_id(3)),
-    ]
-
-
-async def test_space_pauses_between_two_episodes() -> None:
-    session = busy_session()
-    session.store.apply_events([live(ended(3, 5))])
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await wait_for_text(pilot, "task 3")
-        await pilot.press("space")
-        await wait_for_text(pilot, "Wordle paused after this step")
-    assert session.fake_control.commands == [("pause", batch_id(0), None)]
+        await wait_for_text(pilot, "no response [/] ␛[2J", "press N [@click=app.quit]")
 
 
 STATES = {
@@ -188,35 +182,30 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize("key", ["space", "x"])
-@pytest.mark.parametrize("screen", ["1", "6"])
-@pytest.mark.parametrize("state", STATES)
-async def test_a_key_sends_the_same_request_on_live_and_on_runs(state: str, screen: str, key: str) -> None:
-    status, interruption, pauses, effect = STATES[state]
+async def test_a_key_sends_the_same_request_on_live_and_on_runs() -> None:
     session = empty_session()
-    session.store.apply_list(node_list(batch_state(0, status, interruption=interruption, paused=state == "held")))
-    async with Console(session).run_test(size=(120, 40), notifications=True) as pilot:
+    async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
-        await pilot.press(screen)
-        if screen == "6":
-            await wait_for_text(pilot, "1 batch")
-        is_refused = pauses is None or (status == "interrupted" and (screen, key) == ("1", "x"))
-        await pilot.press(key)
-        if is_refused:  # on Live, what is interrupted is not cancelled for good by the key that cancels what runs
-            await wait_until(pilot, lambda: toast_text(pilot) != "", "the reason")
-        else:
-            await wait_for_text(pilot, f"Wordle {effect if key == 'space' else 'cancelled'}")
-    command = (pauses if key == "space" else "cancel", batch_id(0), None)
-    assert session.fake_control.commands == ([] if is_refused else [command])
-
-
-async def test_x_cancels_the_running_batch() -> None:
-    session = busy_session()
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await wait_for_text(pilot, "task 3")
-        await pilot.press("x")
-        await wait_for_text(pilot, "Wordle cancelled")
-    assert session.fake_control.commands == [("cancel", batch_id(0), None)]
+        for (state, (status, interruption, pauses, effect)), screen in product(STATES.items(), ("1", "6")):
+            listed = batch_state(0, status, interruption=interruption, paused=state == "held")
+            session.store.batches.clear()
+            session.store.apply_list(node_list(listed))
+            await pilot.press(screen)
+            if screen == "6":
+                await wait_for_text(pilot, "1 batch")
+            for key in ("space", "x"):
+                session.fake_control.commands.clear()
+                pilot.app.clear_notifications()
+                await wait_until(pilot, lambda: toast_text(pilot) == "")
+                # on Live, what is interrupted is not cancelled for good by the key that cancels what runs
+                is_refused = pauses is None or (status == "interrupted" and (screen, key) == ("1", "x"))
+                await pilot.press(key)
+                if is_refused:
+                    await wait_until(pilot, lambda: toast_text(pilot) != "", "the reason")
+                else:
+                    await wait_for_text(pilot, f"Wordle {effect if key == 'space' else 'cancelled'}")
+                command = (pauses if key == "space" else "cancel", batch_id(0), None)
+                assert session.fake_control.commands == ([] if is_refused else [command]), (state, screen, key)
 
 
 async def test_x_in_a_battery_opens_a_dialog() -> None:
@@ -224,7 +213,7 @@ async def test_x_in_a_battery_opens_a_dialog() -> None:
     battery = [batch_state(0, battery_id="battery"), batch_state(1, "queued", battery_id="battery", env="Maze")]
     store.apply_list(node_list(*battery))
     session = FakeSession(store)
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
         for keys, effect in (
             (("escape",), ""),
@@ -244,7 +233,7 @@ async def test_x_in_a_battery_opens_a_dialog() -> None:
 
 async def test_commands_without_a_running_batch_say_so() -> None:
     session = empty_session()
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
         await pilot.press("x")
         await wait_for_text(pilot, "no batch is running")
@@ -258,7 +247,7 @@ async def test_commands_without_a_running_batch_say_so() -> None:
 @pytest.mark.parametrize("session", [bus_session, files_session])
 async def test_a_read_only_session_rejects_run_commands_with_the_reason(session: Callable[[], FakeSession]) -> None:
     read_only = session()
-    async with Console(read_only).run_test(size=(120, 40), notifications=True) as pilot:
+    async with Console(read_only).run_test(size=SIZE, notifications=True) as pilot:
         await pilot.press("1")
         await wait_for_text(pilot, "Environments", "^p Commands")
         assert "Battery" not in screen_text(pilot.app)
@@ -278,14 +267,14 @@ async def test_a_step_shows_its_endpoint_and_its_warnings() -> None:
     session.store.apply_events(
         [live(timestep(3, 2, seq=4, warnings=["tensorzero was passed over: HTTP 503"], **inference))]
     )
-    async with Console(session).run_test(size=(120, 40)) as pilot:
+    async with Console(session).run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "ollama · qwen35_9b · first token 250 ms · 42", "tokens/s · cost 0.0021")
         await wait_for_text(pilot, "differs from configuration", "tensorzero was passed over: HTTP 503")
 
 
 async def test_a_fallback_is_reported_while_it_answers_and_the_first_endpoint_when_it_is_back() -> None:
     session = FakeSession(streaming_store())
-    async with Console(session).run_test(size=(120, 40), notifications=True) as pilot:
+    async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "thought · streaming …", "I try one with an i.", "tool call guess · streaming …")
         await wait_for_text(pilot, "model gateway up")
         await wait_for_text(pilot, "gateway · ≈ 18 tokens/s", "first token 400 ms · qwen35_9b")
@@ -302,18 +291,9 @@ async def test_a_fallback_is_reported_while_it_answers_and_the_first_endpoint_wh
         await wait_for_text(pilot, "Wordle: gateway responds again", "model gateway up")
 
 
-async def test_a_rejected_request_is_shown_with_its_hint() -> None:
-    session = busy_session()
-    session.fake_control.refusal = ControlRequestError("pause: no response [/] \x1b[2J", "press N [@click=app.quit]")
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await wait_for_text(pilot, "task 3")
-        await pilot.press("space")
-        await wait_for_text(pilot, "no response [/] ␛[2J", "press N [@click=app.quit]")
-
-
 async def test_a_click_on_the_key_bar_presses_the_key() -> None:
     session = session_with_model_agent()
-    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
         await pilot.click("KeyBar", offset=(screen_text(pilot.app).splitlines()[-1].index("r Run"), 0))
         await wait_for_text(pilot, "react started on BabyAI")

@@ -37,17 +37,14 @@ def slow_session() -> FakeSession:
     return FakeSession(store)
 
 
-async def test_live_names_what_the_running_batch_waits_for() -> None:
+async def test_live_names_what_the_batch_waits_for_and_its_episode_the_shares() -> None:
     session = slow_session()
     async with Console(session).run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "waiting for the model: 12 requests queued at vLLM, KV cache 97%")
         await wait_for_text(pilot, "queue about 2.5 s · prefill about 500 ms ·")
-        session.store.apply_events([live(progress(seq=1, paused=True))])
-        await wait_for_no_text(pilot, "waiting for the model")
-
-
-async def test_the_heading_of_an_episode_shows_its_shares() -> None:
-    async with Console(slow_session()).run_test(size=(120, 40)) as pilot:
-        await wait_for_text(pilot, "queued at vLLM")
         await pilot.press("tab", "enter")
         await wait_for_text(pilot, "time: queue about 62%, decode about 19%, prefill about 12%, environment 5%")
+        await pilot.press("escape")
+        await wait_for_text(pilot, "waiting for the model")
+        session.store.apply_events([live(progress(seq=1, paused=True))])
+        await wait_for_no_text(pilot, "waiting for the model")

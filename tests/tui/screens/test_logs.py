@@ -5,10 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from textual.pilot import Pilot
-from textual.widget import Widget
 
-from agentgym_tui.app import Console
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.dialogs.texts import HexDumpDialog
 from agentgym_tui.screens.episode_lists import EpisodesScreen
@@ -17,6 +14,7 @@ from agentgym_tui.widgets.payload_view import TextView
 from tests.support.console.fake_session import busy_session, files_session
 from tests.support.console.log_consoles import log_line, log_lines, log_screen, logs_app, logs_pilot, wait_until_read
 from tests.support.console.pilot import (
+    SIZE,
     console_pilot,
     toast_text,
     type_text,
@@ -25,16 +23,6 @@ from tests.support.console.pilot import (
     widget_text,
 )
 from tests.support.console.samples import HOSTILE
-
-
-def pane_sizes(pilot: Pilot[None]) -> dict[str, int]:
-    assert isinstance(pilot.app, Console)
-    return pilot.app.ui_state.sizes
-
-
-def list_and_message(pilot: Pilot[None]) -> tuple[Widget, Widget]:
-    """Return the widgets of the lines and of the selected line."""
-    return log_screen(pilot).query_one("#lines"), log_screen(pilot).query_one("#message")
 
 
 def append(path: Path, data: bytes) -> None:
@@ -55,7 +43,11 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-async def test_a_log_opens_at_its_start_with_the_selected_line_in_full(log: Path) -> None:
+class DerivedLogScreen(LogScreen):
+    """A log screen that is defined in another folder than its style sheet."""
+
+
+async def test_a_growing_log_is_read_zoomed_and_followed(log: Path) -> None:
     async with logs_pilot(log) as pilot:
         await wait_until_read(pilot, 500)
         await wait_for_widget_text(
@@ -65,61 +57,15 @@ async def test_a_log_opens_at_its_start_with_the_selected_line_in_full(log: Path
         await pilot.press("j")
         await wait_for_widget_text(pilot, "#payload", '"number": 1')
         assert "G follows the end" in widget_text(pilot, "#summary")
-
-
-class DerivedLogScreen(LogScreen):
-    """A log screen that is defined in another folder than its style sheet."""
-
-
-async def test_a_derived_log_screen_finds_its_style_sheet(log: Path) -> None:
-    async with logs_pilot(log) as pilot:
-        derived = DerivedLogScreen(ScreenContext(log_screen(pilot).session))
-        await pilot.app.push_screen(derived)
-        await wait_until(pilot, lambda: pilot.app.screen is derived and derived.is_ready)
-
-
-@pytest.mark.parametrize("focused", ["lines", "payload"])
-async def test_panes_are_resized_and_their_sizes_kept(log: Path, focused: str) -> None:
-    async with logs_pilot(log) as pilot:
-        lines, message = list_and_message(pilot)
-        await wait_until(pilot, lambda: 0 < message.size.height < lines.size.height)
-        log_screen(pilot).query_one(f"#{focused}").focus()
-        pane = lines if focused == "lines" else message
-        await wait_until(pilot, lambda: pilot.app.focused is not None and pilot.app.focused.id == focused)
-        before = pane.size.height
-        await pilot.press("plus")
-        await wait_until(pilot, lambda: pane.size.height > before)
-        await pilot.press("minus", "minus", "minus")
-        await wait_until(pilot, lambda: pane.size.height < before)
-        (share,) = pane_sizes(pilot).values()
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: log_screen(pilot).query_one(TextView).has_focus)
         await pilot.press("z")
-        await wait_until(pilot, lambda: pane.size.height > 30)
+        await wait_until(pilot, lambda: not log_screen(pilot).table.display)
+        await pilot.press("z", "tab")
+        await wait_until(pilot, lambda: log_screen(pilot).table.display and log_screen(pilot).table.has_focus)
         await pilot.press("z")
-        await wait_until(pilot, lambda: pane.size.height < before)
-        await pilot.press("greater_than_sign")
-        await wait_until(pilot, lambda: "this pane cannot be made wider" in toast_text(pilot))
-        assert list(pane_sizes(pilot).values()) == [share]
-        await pilot.press("equals_sign")
-        await wait_until(pilot, lambda: pane.size.height == before and not pane_sizes(pilot))
-
-
-@pytest.mark.parametrize("share", [20, 80])
-async def test_both_panes_are_visible_at_restored_sizes(log: Path, share: int) -> None:
-    app = logs_app(log)
-    app.ui_state.sizes["log.lines"] = share
-    async with app.run_test(size=(60, 20)) as pilot:
-        await wait_until(pilot, lambda: log_screen(pilot).is_ready)
-        lines, message = list_and_message(pilot)
-        await wait_until(pilot, lambda: message.size.height > 2 and lines.size.height > 2)
-        assert (lines.size.height > message.size.height) == (share > 50)
-    for each in app.session.logs:
-        each.close()
-
-
-async def test_following_shows_the_end_of_a_growing_log(log: Path) -> None:
-    async with logs_pilot(log) as pilot:
-        await wait_until_read(pilot, 500)
-        await pilot.press("G")
+        await wait_until(pilot, lambda: not log_screen(pilot).payload.display)
+        await pilot.press("z", "G")
         await wait_for_widget_text(pilot, "#summary", "● following the end")
         append(log, log_lines(1, 500) + b'{"number": 501')
         await wait_for_widget_text(pilot, "#payload", '{"number": 501')
@@ -132,6 +78,49 @@ async def test_following_shows_the_end_of_a_growing_log(log: Path) -> None:
         assert '"number": 600' not in widget_text(pilot, "#lines")
         await pilot.press("g")
         await wait_for_widget_text(pilot, "#lines", '"number": 0')
+        await pilot.press("2")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen))
+        append(log, log_lines(1, 700))
+        await pilot.press("4")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, LogScreen))
+        await wait_until_read(pilot, 504)
+        derived = DerivedLogScreen(ScreenContext(log_screen(pilot).session))
+        await pilot.app.push_screen(derived)
+        await wait_until(pilot, lambda: pilot.app.screen is derived and derived.is_ready)
+
+
+@pytest.mark.parametrize(("share", "focused"), [(20, "lines"), (80, "payload")])
+async def test_panes_have_their_restored_sizes_and_are_resized(log: Path, share: int, focused: str) -> None:
+    app = logs_app(log)
+    app.ui_state.sizes["log.lines"] = share
+    async with app.run_test(size=(60, 20), notifications=True) as pilot:
+        await wait_until(pilot, lambda: log_screen(pilot).is_ready)
+        lines, message = (log_screen(pilot).query_one(f"#{name}") for name in ("lines", "message"))
+        await wait_until(pilot, lambda: message.size.height > 2 and lines.size.height > 2)
+        assert (lines.size.height > message.size.height) == (share > 50)
+        log_screen(pilot).query_one(f"#{focused}").focus()
+        await wait_until(pilot, lambda: pilot.app.focused is not None and pilot.app.focused.id == focused)
+        await pilot.press("equals_sign")
+        await pilot.resize_terminal(*SIZE)
+        await wait_until(pilot, lambda: 0 < message.size.height < lines.size.height and lines.size.height > 15)
+        pane = lines if focused == "lines" else message
+        before = pane.size.height
+        await pilot.press("plus")
+        await wait_until(pilot, lambda: pane.size.height > before)
+        await pilot.press("minus", "minus", "minus")
+        await wait_until(pilot, lambda: pane.size.height < before)
+        (kept,) = app.ui_state.sizes.values()
+        await pilot.press("z")
+        await wait_until(pilot, lambda: pane.size.height > 30)
+        await pilot.press("z")
+        await wait_until(pilot, lambda: pane.size.height < before)
+        await pilot.press("greater_than_sign")
+        await wait_until(pilot, lambda: "this pane cannot be made wider" in toast_text(pilot))
+        assert list(app.ui_state.sizes.values()) == [kept]
+        await pilot.press("equals_sign")
+        await wait_until(pilot, lambda: pane.size.height == before and not app.ui_state.sizes)
+    for each in app.session.logs:
+        each.close()
 
 
 async def test_a_filter_shows_matching_lines_and_escape_shows_all_around_the_same_line(log: Path) -> None:
@@ -144,14 +133,13 @@ async def test_a_filter_shows_matching_lines_and_escape_shows_all_around_the_sam
         await wait_for_widget_text(pilot, "#summary", "6 match")
         await pilot.press("enter", "j")
         await wait_for_widget_text(pilot, "#payload", '"number": 142')
+        await pilot.press("J")
+        await type_text(pilot, "200", "enter")  # the next match after this line is selected
+        await wait_for_widget_text(pilot, "#payload", '"number": 242')
         await pilot.press("escape")
-        await wait_for_widget_text(pilot, "#lines", '"number": 141', '"number": 142')
-        await wait_for_widget_text(pilot, "#payload", '"number": 142')
+        await wait_for_widget_text(pilot, "#lines", '"number": 241', '"number": 242')
+        await wait_for_widget_text(pilot, "#payload", '"number": 242')
         assert not log_screen(pilot).query_one("#filter").display
-
-
-async def test_a_filter_without_matches_says_so_until_a_line_matches(log: Path) -> None:
-    async with logs_pilot(log) as pilot:
         await pilot.press("slash")
         await type_text(pilot, "none")
         await wait_for_widget_text(pilot, "#nothing", "No line matches none")
@@ -159,9 +147,10 @@ async def test_a_filter_without_matches_says_so_until_a_line_matches(log: Path) 
         await wait_for_widget_text(pilot, "#lines", "none such")
 
 
-async def test_jump_to_a_line_number_or_time(log: Path) -> None:
+async def test_jumps_to_a_line_number_a_time_and_the_end_and_rejected_ones(log: Path, tmp_path: Path) -> None:
+    (tmp_path / "plain.log").write_bytes(b"a\nb\n")
     times = {"2026-03-04T05:10:00+00:00": 233, "2026-03-04T09:10:00+00:00": 499}
-    async with logs_pilot(log) as pilot:
+    async with logs_pilot(log, tmp_path / "plain.log") as pilot:
         await wait_until_read(pilot, 500)
         table = log_screen(pilot).table
         for text, number in {"300": 299, "2m": 379, "all": 0, **times}.items():
@@ -169,39 +158,27 @@ async def test_jump_to_a_line_number_or_time(log: Path) -> None:
             await type_text(pilot, text, "enter")
             await wait_for_widget_text(pilot, "#payload", f'"number": {number}')
             await wait_until(pilot, lambda: table.cursor == number and table.has_focus)  # noqa: B023
-
-
-async def test_jump_to_the_end_and_rejected_jumps(log: Path, tmp_path: Path) -> None:
-    (tmp_path / "plain.log").write_bytes(b"a\nb\n")
-    async with logs_pilot(log, tmp_path / "plain.log") as pilot:
-        await wait_until_read(pilot, 500)
         await pilot.press("J")
         await type_text(pilot, "now", "enter")
         await wait_for_widget_text(pilot, "#summary", "● following the end")
-        await pilot.press("J")
-        await type_text(pilot, "900", "enter")
-        await wait_until(pilot, lambda: "the log has 500 lines" in toast_text(pilot))
-        await pilot.press("J")
-        await type_text(pilot, "x.y", "enter")
-        await wait_until(pilot, lambda: "not a line number" in toast_text(pilot))
+        for text, problem in {"900": "the log has 500 lines", "x.y": "not a line number"}.items():
+            await pilot.press("J")
+            await type_text(pilot, text, "enter")
+            await wait_until(pilot, lambda: problem in toast_text(pilot))  # noqa: B023
         await pilot.press("J", "x", "escape", "n", "J")
         await type_text(pilot, "14:30", "enter")
         await wait_until(pilot, lambda: "no timestamps found" in toast_text(pilot))
 
 
-async def test_a_jump_in_a_filtered_log_selects_the_next_matching_line(log: Path) -> None:
-    async with logs_pilot(log) as pilot:
-        await pilot.press("slash")
-        await type_text(pilot, "99", "enter")
-        await wait_for_widget_text(pilot, "#summary", "5 match")
-        await pilot.press("J")
-        await type_text(pilot, "150", "enter")
-        await wait_for_widget_text(pilot, "#payload", '"number": 199')
-
-
-async def test_a_line_is_shown_formatted_raw_and_as_hex_and_copied(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace_file(log, log_line(0, text="\\u001b[2J").encode() + b"no json \x1b[2J\n")
-    async with logs_pilot(log) as pilot:
+async def test_lines_of_any_bytes_and_size_are_shown_in_each_format_and_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    formats, path, wide = tmp_path / "formats", tmp_path / "any", tmp_path / "wide.log"
+    replace_file(formats, log_line(0, text="\\u001b[2J").encode() + b"no json \x1b[2J\n")
+    lines = [b"", b"\xff\xfe\x00 no text", b"x" * 3_000_000, b'{"level": "ERROR", "msg": "[/]"}\r', b"\x9b" * 50]
+    replace_file(path, b"\n".join([*lines, HOSTILE.encode("utf-8", "replace"), b"end"]))
+    replace_file(wide, b"x" * 57)
+    async with logs_pilot(formats, path, wide) as pilot:
         copied: list[str] = []
         monkeypatch.setattr(pilot.app, "copy_to_clipboard", copied.append)
         await wait_for_widget_text(pilot, "#payload", '  "kind": "token"')
@@ -215,7 +192,17 @@ async def test_a_line_is_shown_formatted_raw_and_as_hex_and_copied(log: Path, mo
         await wait_until(pilot, lambda: copied == ["no json ␛[2J", "no json \x1b[2J"])
         await pilot.press("X")
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, HexDumpDialog))
-        await pilot.press("escape")
+        await pilot.press("escape", "n")
+        await wait_until_read(pilot, len(lines) + len(HOSTILE.split("\n")) + 1)
+        await wait_for_widget_text(pilot, "#lines", "␀ no text", "xxxx…", "ERROR", "⚠", "end")
+        await pilot.press("j", "j")
+        await wait_for_widget_text(pilot, "#tabs", "3,000,000 B, first 1,048,576 shown")
+        await pilot.press("j")
+        await wait_for_widget_text(pilot, "#payload", '"msg": "[/]"')
+        await pilot.press("n")
+        await pilot.resize_terminal(80, 24)  # where the message has most of the line
+        await wait_for_widget_text(pilot, "#lines", "x" * 57)
+        await wait_for_widget_text(pilot, "#tabs", "line 1 · 57 B")
 
 
 async def test_each_of_several_logs_keeps_its_filter_and_cursor(log: Path, tmp_path: Path) -> None:
@@ -240,90 +227,31 @@ async def test_each_of_several_logs_keeps_its_filter_and_cursor(log: Path, tmp_p
         await wait_for_widget_text(pilot, "#payload", "third")
 
 
-async def test_a_single_log_has_no_next_log(log: Path) -> None:
-    async with logs_pilot(log) as pilot:
-        await pilot.press("n")
-        await wait_until(pilot, lambda: "no other log is open" in toast_text(pilot))
-
-
-async def test_a_truncated_log_is_reported_and_read_and_searched_again(log: Path) -> None:
-    async with logs_pilot(log) as pilot:
-        await pilot.press("slash")
+async def test_a_truncated_replaced_or_unreadable_log_is_reported_and_read_again(log: Path, tmp_path: Path) -> None:
+    unreadable = tmp_path / "no\x1bne.jsonl"
+    async with logs_pilot(unreadable, log) as pilot:
+        await wait_for_widget_text(pilot, "#nothing", "cannot be read", "no␛ne.jsonl", "No such file")
+        await wait_for_widget_text(pilot, "#summary", "✗ cannot be read")
+        unreadable.write_bytes(b"")
+        await wait_for_widget_text(pilot, "#nothing", "Empty so far")
+        append(unreadable, b"here\n")
+        await wait_for_widget_text(pilot, "#lines", "here")
+        await pilot.press("n", "slash")
         await type_text(pilot, "99", "enter")
         await wait_for_widget_text(pilot, "#summary", "5 match")
         os.truncate(log, len(log_lines(150)))
         await wait_for_widget_text(pilot, "#summary", "150 lines", "1 match", "file shrank")
-
-
-async def test_a_replaced_log_is_read_on_request_or_while_following(log: Path) -> None:
-    async with logs_pilot(log) as pilot:
-        await wait_until_read(pilot, 500)
+        await pilot.press("escape")
         os.rename(log, log.with_name("old"))  # noqa: PTH104 - an async function
         await wait_for_widget_text(pilot, "#summary", "file was deleted")
         replace_file(log, b"new\n")
-        await wait_for_widget_text(pilot, "#summary", "replaced by another file: ^r", "500 lines")
+        await wait_for_widget_text(pilot, "#summary", "replaced by another file: ^r", "150 lines")
         await pilot.press("ctrl+r")
         await wait_for_widget_text(pilot, "#payload", "new")
         await pilot.press("G")
         await wait_for_widget_text(pilot, "#summary", "● following the end")
         replace_file(log, b"newer\n")
         await wait_for_widget_text(pilot, "#payload", "newer")
-
-
-async def test_an_unreadable_log_is_reported_until_it_can_be_read(tmp_path: Path) -> None:
-    path = tmp_path / "no\x1bne.jsonl"
-    async with logs_pilot(path) as pilot:
-        await wait_for_widget_text(pilot, "#nothing", "cannot be read", "no␛ne.jsonl", "No such file")
-        await wait_for_widget_text(pilot, "#summary", "✗ cannot be read")
-        path.write_bytes(b"")
-        await wait_for_widget_text(pilot, "#nothing", "Empty so far")
-        append(path, b"here\n")
-        await wait_for_widget_text(pilot, "#lines", "here")
-
-
-async def test_lines_of_any_bytes_and_size_are_shown(tmp_path: Path) -> None:
-    path = tmp_path / "any"
-    lines = [b"", b"\xff\xfe\x00 no text", b"x" * 3_000_000, b'{"level": "ERROR", "msg": "[/]"}\r', b"\x9b" * 50]
-    replace_file(path, b"\n".join([*lines, HOSTILE.encode("utf-8", "replace"), b"end"]))
-    async with logs_pilot(path) as pilot:
-        await wait_until_read(pilot, len(lines) + len(HOSTILE.split("\n")) + 1)
-        await wait_for_widget_text(pilot, "#lines", "␀ no text", "xxxx…", "ERROR", "⚠", "end")
-        await pilot.press("j", "j")
-        await wait_for_widget_text(pilot, "#tabs", "3,000,000 B, first 1,048,576 shown")
-        await pilot.press("j")
-        await wait_for_widget_text(pilot, "#payload", '"msg": "[/]"')
-
-
-async def test_on_a_narrow_terminal_the_message_has_most_of_the_line(tmp_path: Path) -> None:
-    path = tmp_path / "wide.log"
-    path.write_text("x" * 57)
-    async with logs_pilot(path, size=(80, 24)) as pilot:
-        await wait_for_widget_text(pilot, "#lines", "x" * 57)
-        await wait_for_widget_text(pilot, "#tabs", "line 1 · 57 B")
-
-
-async def test_enter_focuses_the_text_of_a_line_and_zoom_shows_one_pane(log: Path) -> None:
-    async with logs_pilot(log) as pilot:
-        await wait_until_read(pilot, 500)
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: log_screen(pilot).query_one(TextView).has_focus)
-        await pilot.press("z")
-        await wait_until(pilot, lambda: not log_screen(pilot).table.display)
-        await pilot.press("z", "tab")
-        await wait_until(pilot, lambda: log_screen(pilot).table.display and log_screen(pilot).table.has_focus)
-        await pilot.press("z")
-        await wait_until(pilot, lambda: not log_screen(pilot).payload.display)
-
-
-async def test_a_log_that_grew_on_another_screen_is_read_on_return(log: Path) -> None:
-    async with logs_pilot(log) as pilot:
-        await wait_until_read(pilot, 500)
-        await pilot.press("2")
-        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen))
-        append(log, log_lines(1, 500))
-        await pilot.press("4")
-        await wait_until(pilot, lambda: isinstance(pilot.app.screen, LogScreen))
-        await wait_until_read(pilot, 501)
 
 
 @pytest.mark.long

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from agentgym_tui.app import Console
 from agentgym_tui.screens.episode_lists import EpisodesScreen
 from agentgym_tui.widgets.lists import LineList
@@ -21,18 +19,24 @@ def selected(app: Console) -> str:
 
 async def test_problems_are_shown_as_they_come_and_go() -> None:
     session = busy_session()
-    async with console_app(session).run_test(size=SIZE) as pilot:
+    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
         await pilot.press("5")
         await wait_for_text(pilot, "nothing is wrong", "tensorzero", "● up")
+        await pilot.press("n")
+        await wait_until(pilot, lambda: toast_text(pilot) == "nothing is wrong", "the reply")
+        pilot.app.clear_notifications()
         session.store.apply_events([live(model_health("tensorzero", "down", "connection refused"))])
         await wait_for_text(pilot, "1 problem", "✗ it does not answer: connection refused", "→ start the server")
         session.store.apply_events([live(model_health("tensorzero", "up", None))])
         await wait_for_text(pilot, "nothing is wrong")
 
 
-async def test_keys_go_from_problem_to_problem_and_enter_lists_the_episodes_of_an_environment() -> None:
+async def test_keys_and_clicks_go_from_problem_to_problem_and_list_the_episodes_of_an_environment() -> None:
     app = console_app(broken_machine())
     async with app.run_test(size=SIZE) as pilot:
+        for width in (80, 200, SIZE[0]):
+            await pilot.resize_terminal(width, SIZE[1])
+            await wait_for_text(pilot, "✗ 2 problems, press 5: WebShop: ")
         await pilot.press("5")
         await wait_for_text(pilot, "2 problems")
         await pilot.press("n")
@@ -41,35 +45,16 @@ async def test_keys_go_from_problem_to_problem_and_enter_lists_the_episodes_of_a
         await wait_until(pilot, lambda: selected(app).startswith("env WebShop"), "the second problem")
         await pilot.press("p")
         await wait_until(pilot, lambda: selected(app).startswith("model vllm"), "the first problem again")
-        await pilot.press("enter", "n", "enter")
-        await wait_until(pilot, lambda: isinstance(app.screen, EpisodesScreen), "the episodes")
-        await wait_for_text(pilot, "WebShop")
-
-
-async def test_a_click_selects_a_line_and_a_double_click_lists_episodes() -> None:
-    app = console_app(broken_machine())
-    async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("5")
-        await wait_for_text(pilot, "2 problems")
         row = next(n for n, text in enumerate(screen_text(app).split("\n")) if text.lstrip().startswith("WebShop"))
         await pilot.click(offset=(10, row))
         await wait_until(pilot, lambda: selected(app) == "env WebShop", "the clicked line")
         await pilot.click(offset=(10, row), times=2)
         await wait_until(pilot, lambda: isinstance(app.screen, EpisodesScreen), "the episodes")
-
-
-async def test_without_a_problem_the_key_says_so() -> None:
-    async with console_app(busy_session()).run_test(size=SIZE, notifications=True) as pilot:
-        await pilot.press("5")
-        await wait_for_text(pilot, "nothing is wrong")
-        await pilot.press("n")
-        await wait_until(pilot, lambda: toast_text(pilot) == "nothing is wrong", "the reply")
-
-
-@pytest.mark.parametrize("width", [80, 120, 200])
-async def test_live_names_the_first_problem_and_the_key(width: int) -> None:
-    async with console_app(broken_machine()).run_test(size=(width, 40)) as pilot:
-        await wait_for_text(pilot, "✗ 2 problems, press 5: WebShop: ")
+        await pilot.press("5", "p")
+        await wait_until(pilot, lambda: selected(app).startswith("model vllm"), "the other problem")
+        await pilot.press("enter", "n", "enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, EpisodesScreen), "the episodes")
+        await wait_for_text(pilot, "WebShop")
 
 
 async def test_hostile_texts_are_shown_as_bytes() -> None:

@@ -47,15 +47,20 @@ def profiles(folder: Path) -> dict[str, str]:
 
 
 async def fill_form(pilot: Pilot[None], *texts: str) -> None:
-    """Open the form by the palette, and paste or clear one field after another."""
+    """Open the form, and paste or clear one field after another."""
     await wait_for_text(pilot, "Welcome")
-    await pilot.press("ctrl+p", *"model server", "enter")
+    await pilot.press("ctrl+o")
     await wait_for_text(pilot, "A model of your own")
     for text in texts:
         field = pilot.app.focused
         assert isinstance(field, Input)
         field.value = text
         await pilot.press("down")
+
+
+async def close_form(pilot: Pilot[None]) -> None:
+    await pilot.press("escape")
+    await wait_for_no_text(pilot, "A model of your own")
 
 
 async def wait_for_report(pilot: Pilot[None], *texts: str) -> str:
@@ -75,6 +80,9 @@ async def test_a_wrong_key_is_corrected_and_the_server_becomes_a_profile(
     monkeypatch.setenv("LAB_KEY", "a-wrong-key-of-the-lab")
     with ModelServer(ScriptResponder([WALK]), models=("small",), token=KEY) as server:
         async with console_pilot(session, SIZE) as pilot:
+            await pilot.press("ctrl+p", *"model server", "enter")
+            await wait_for_text(pilot, "A model of your own")
+            await close_form(pilot)
             await fill_form(pilot, server.url, "small", "LAB_KEY", "My lab")
             await pilot.press("enter", "enter")
             await wait_for_report(pilot, "HTTP 401", "set the variable LAB_KEY to a valid key", "→ set it in the shell")
@@ -93,26 +101,19 @@ async def test_a_wrong_key_is_corrected_and_the_server_becomes_a_profile(
     assert (agent.model, agent.endpoint_names, agent.key_names) == ("small", ("127.0.0.1",), frozenset({"LAB_KEY"}))
 
 
-@pytest.mark.parametrize(
-    ("texts", "shown", "hidden"),
-    [
-        (("", "m"), "✗ there is nothing to try: type the URL of a server", "✓"),
-        (("http://127.0.0.1:1/v1", ""), "✗ type the model's name", "Expected"),
-        (("http://127.0.0.1:1/v1", "m", "NOT_SET_HERE"), "start the console again", "✓"),
-        (("http://127.0.0.1:1/v1", "m"), "✗ no connection", "start the console again"),
-    ],
-    ids=["empty", "nameless", "unset", "down"],
-)
-async def test_what_is_wrong_is_shown(texts: tuple[str, ...], shown: str, hidden: str) -> None:
-    async with console_pilot(empty_session(), SIZE) as pilot:
-        await fill_form(pilot, *texts)
-        await pilot.press("enter", "enter")
-        assert hidden not in await wait_for_report(pilot, shown)
-
-
-async def test_a_key_in_place_of_its_variable_is_not_written(folder: Path) -> None:
+async def test_what_is_wrong_is_shown_and_not_written(folder: Path) -> None:
     session = empty_session()
     async with console_pilot(session, SIZE) as pilot:
+        for texts, shown, hidden in (
+            (("", "m"), "✗ there is nothing to try: type the URL of a server", "✓"),
+            (("http://127.0.0.1:1/v1", ""), "✗ type the model's name", "Expected"),
+            (("http://127.0.0.1:1/v1", "m", "NOT_SET_HERE"), "start the console again", "✓"),
+            (("http://127.0.0.1:1/v1", "m"), "✗ no connection", "start the console again"),
+        ):
+            await fill_form(pilot, *texts)
+            await pilot.press("enter", "enter")
+            assert hidden not in await wait_for_report(pilot, shown)
+            await close_form(pilot)
         await fill_form(pilot, "http://127.0.0.1:1/v1", "m", "sk-another-users-key")
         await pilot.press("enter", "right", "enter")
         await wait_for_report(pilot, "Expected the name of an environment variable, not its value")
@@ -148,8 +149,7 @@ async def test_hostile_texts_of_a_server_are_shown_safely() -> None:
                 await pilot.press("enter", "enter")
                 await wait_for_text(pilot, "✗ ")
                 assert "\x1b" not in screen_text(pilot.app)
-                await pilot.press("escape")
-                await wait_for_no_text(pilot, "A model of your own")
+                await close_form(pilot)
 
 
 async def test_a_trial_is_stopped_and_started_again() -> None:
@@ -168,8 +168,7 @@ async def test_a_trial_is_stopped_and_started_again() -> None:
                 await wait_for_report(pilot, "takes m", "asking the model …")
                 await pilot.press("escape")
                 await wait_for_report(pilot, "takes m", "stopped")
-            await pilot.press("escape")
-            await wait_for_no_text(pilot, "A model of your own")
+            await close_form(pilot)
             await pilot.press("2")
             await wait_for_text(pilot, "3 episodes")
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from agentgym_tui.app import Console
 from agentgym_tui.logs import LogFile
-from agentgym_tui.screens.live import LiveScreen
 from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.state.nodes import BusLink, ProfileDifference, VariableChange
+from agentgym_tui.widgets.lists import LineList
 from tests.support.console.fake_session import busy_session, empty_session, watching
 from tests.support.console.pilot import by_name, screen_text, wait_for_no_text, wait_for_text, wait_until
 from tests.support.console.samples import HOSTILE
@@ -20,7 +18,7 @@ OTHER = ProfileDifference("boot", "digest", False, ("first", "/etc/first.yaml"),
 CHANGED = ProfileDifference("boot", "new", True, ("mine", "/etc/mine.yaml"), ("mine", "/etc/mine.yaml"))
 
 
-async def test_another_profile_is_shown_and_a_restart_is_offered_once() -> None:
+async def test_another_or_changed_profile_is_shown_and_a_restart_is_offered_once() -> None:
     session = busy_session()
     async with Console(session).run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "task 3")
@@ -43,7 +41,7 @@ async def test_another_profile_is_shown_and_a_restart_is_offered_once() -> None:
         await wait_until(pilot, lambda: session.n_restarts == 1, "a restart")
 
 
-async def test_a_changed_key_is_named_without_its_value_and_beside_a_changed_profile() -> None:
+async def test_a_changed_key_is_named_without_its_value_and_a_hostile_profile_is_shown_safely() -> None:
     session = busy_session()
     changes: tuple[tuple[str, VariableChange], ...] = (("LAB_KEY", "changed"), ("NEW_KEY", "set"), ("OLD", "missing"))
     async with Console(session).run_test(size=SIZE) as pilot:
@@ -61,22 +59,27 @@ async def test_a_changed_key_is_named_without_its_value_and_beside_a_changed_pro
             "NEW_KEY is set now; it was not when the node started",
             "OLD is not set here; a restart from here loses it",
         )
+        await pilot.press("escape")
+        session.store.set_profile_difference(OTHER._replace(running=(HOSTILE, HOSTILE), wanted=(HOSTILE, HOSTILE)))
+        await wait_for_text(pilot, "Restart the node?", "The node runs the profile", "␛")
+        assert "\x1b" not in screen_text(pilot.app)
 
 
 async def test_the_offer_waits_for_an_open_dialog_and_closes_when_another_console_restarts_the_node() -> None:
     session = busy_session()
-    async with Console(session).run_test(size=SIZE) as pilot:
+    app = Console(session)
+    async with app.run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "task 3")
         await pilot.press("R")
         await wait_for_text(pilot, "╭─ Run")
         session.store.set_profile_difference(CHANGED)
-        await pilot.pause(0.2)
-        assert "Restart the node?" not in screen_text(pilot.app)
+        await wait_until(pilot, lambda: app._draw_timer is None, "a redraw")
+        assert "Restart the node?" not in screen_text(app)
         await pilot.press("escape", "2", "slash", "m")
         await wait_for_text(pilot, "match m")
         session.store.add_notice("while a query is typed")
-        await pilot.pause(0.2)
-        assert "Restart the node?" not in screen_text(pilot.app)
+        await wait_until(pilot, lambda: app._draw_timer is None, "a redraw")
+        assert "Restart the node?" not in screen_text(app)
         await pilot.press("enter")
         session.store.add_notice("next message")
         await wait_for_text(pilot, "Restart the node?")
@@ -85,24 +88,18 @@ async def test_the_offer_waits_for_an_open_dialog_and_closes_when_another_consol
         assert session.n_restarts == 0
 
 
-async def test_an_idle_node_stops_and_restarts_without_a_question() -> None:
+async def test_an_idle_node_stops_and_restarts_without_a_question_and_gives_the_reason_of_a_refusal() -> None:
     session = empty_session()
+    session.fake_control.refusal = ControlRequestError("server_start: BabyAI has no server_cmd", "add one")
     async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "BabyAI")
+        await pilot.press(*by_name("env.start"))
+        await wait_for_text(pilot, "BabyAI has no server_cmd", "add one")
         await pilot.press(*by_name("node.restart"))
         await wait_until(pilot, lambda: session.n_restarts == 1, "a restart")
         await pilot.press(*by_name("node.stop"))
         await wait_until(pilot, lambda: session.stops == [False], "a stop")
         await wait_for_text(pilot, "the node stops after the running")
-
-
-async def test_a_hostile_profile_is_shown_safely() -> None:
-    session = empty_session()
-    async with Console(session).run_test(size=SIZE) as pilot:
-        await wait_for_text(pilot, "BabyAI")
-        session.store.set_profile_difference(OTHER._replace(running=(HOSTILE, HOSTILE), wanted=(HOSTILE, HOSTILE)))
-        await wait_for_text(pilot, "Restart the node?", "The node runs the profile")
-        assert "\x1b" not in screen_text(pilot.app)
 
 
 async def test_watching_neither_stops_nor_restarts_a_node() -> None:
@@ -114,34 +111,27 @@ async def test_watching_neither_stops_nor_restarts_a_node() -> None:
         assert session.fake_control.servers == []
 
 
-@pytest.mark.parametrize(("env", "asks"), [("BabyAI", False), ("Wordle", True)])
-async def test_a_server_is_stopped_at_once_only_if_no_episode_uses_it(env: str, asks: bool) -> None:
+async def test_a_server_is_stopped_at_once_only_if_no_episode_uses_it() -> None:
     session = busy_session()
     app = Console(session)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
-        assert isinstance(app.screen, LiveScreen)
-        table = app.screen.query_one("#environments")
-        while getattr(table, "key", "") != env:
-            await pilot.press("j")
-        await pilot.press(*by_name("env.start"))
-        await wait_for_text(pilot, f"server of {env} starting")
-        await pilot.press(*by_name("env.stop"))
-        if asks:
-            await wait_for_text(pilot, "1 episode running", "waits for its server")
-            assert session.fake_control.servers == [("start", env)]
-            await pilot.press("y")
-        await wait_until(pilot, lambda: session.fake_control.servers == [("start", env), ("stop", env)], "a stop")
-        await wait_for_text(pilot, f"server of {env} stopped: requested")
-
-
-async def test_a_refused_server_start_shows_the_reason() -> None:
-    session = empty_session()
-    session.fake_control.refusal = ControlRequestError("server_start: BabyAI has no server_cmd", "add one")
-    async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
-        await wait_for_text(pilot, "BabyAI")
-        await pilot.press(*by_name("env.start"))
-        await wait_for_text(pilot, "BabyAI has no server_cmd", "add one")
+        table = app.screen.query_one("#environments", LineList)
+        for env, asks in (("BabyAI", False), ("Wordle", True)):
+            session.fake_control.servers.clear()
+            await pilot.press("g")
+            while table.key != env:
+                await pilot.press("j")
+            await pilot.press(*by_name("env.start"))
+            await wait_for_text(pilot, f"server of {env} starting")
+            await pilot.press(*by_name("env.stop"))
+            if asks:
+                await wait_for_text(pilot, "1 episode running", "waits for its server")
+                assert session.fake_control.servers == [("start", env)]
+                await pilot.press("y")
+            commands = [("start", env), ("stop", env)]
+            await wait_until(pilot, lambda: session.fake_control.servers == commands, "a stop")  # noqa: B023
+            await wait_for_text(pilot, f"server of {env} stopped: requested")
 
 
 async def test_the_nodes_log_is_opened_at_its_end_and_new_logs_are_added(tmp_path: Path) -> None:

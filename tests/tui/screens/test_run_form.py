@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from textual.geometry import Region, Size
+from textual.screen import Screen
 from textual.widgets import Input
 
 from agentgym_tui.app import Console
@@ -30,10 +31,9 @@ from agentgym_tui.widgets.inputs import CheckList, OptionStepper
 from runner.events.control import NodeHealth, NodeList, StartArgs
 from runner.types import Budget
 from tests.support.console.fake_session import FakeSession, empty_session
-from tests.support.console.pilot import screen_text, wait_for_text, wait_until
+from tests.support.console.pilot import SIZE, SMALL, screen_text, wait_for_text, wait_until
 from tests.support.console.samples import HOSTILE, empty_store, live, model_health
 
-SMALL = (80, 24)
 DEFAULT_TEXTS: dict[str, str] = {field.id: field.default for field in FORM_FIELDS}
 
 
@@ -75,36 +75,30 @@ def test_all_numbers_are_parsed() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("field", "text", "error"),
-    [
-        ("repeat", "", "must be a whole number"),
-        ("repeat", "0", "at least 1"),
-        ("repeat", "1.5", "must be a whole number"),
-        ("repeat", "\u0661", "must be a whole number"),
-        ("repeat", "1_0", "must be a whole number"),
-        ("attempts", str(MAX_EPISODES + 1), "at most 1,000,000"),
-        ("task_index", "-1", "must be a whole number"),
-        ("seed", "9" * 19, f"at most {2**62 - 1:,}"),
-        ("concurrency", "257", "at most 256"),
-        ("workers", "257", "at most 256"),
-        ("workers", "ra", "must be a whole number"),
-        ("repeat", "ray", "must be a whole number"),
-        ("max_rounds", "0", "at least 1"),
-        ("max_duration_sec", "0", "more than 0"),
-        ("max_duration_sec", "nan", "must be a number"),
-        ("max_duration_sec", "1e9", "must be a number"),
-    ],
-)
-def test_invalid_numbers_have_an_error(field: str, text: str, error: str) -> None:
-    assert parse({field: text}) == (None, {field: error})
+INVALID = [
+    ("repeat", "", "must be a whole number"),
+    ("repeat", "0", "at least 1"),
+    ("repeat", "1.5", "must be a whole number"),
+    ("repeat", "\u0661", "must be a whole number"),
+    ("repeat", "1_0", "must be a whole number"),
+    ("attempts", str(MAX_EPISODES + 1), "at most 1,000,000"),
+    ("task_index", "-1", "must be a whole number"),
+    ("seed", "9" * 19, f"at most {2**62 - 1:,}"),
+    ("concurrency", "257", "at most 256"),
+    ("workers", "257", "at most 256"),
+    ("workers", "ra", "must be a whole number"),
+    ("repeat", "ray", "must be a whole number"),
+    ("max_rounds", "0", "at least 1"),
+    ("max_duration_sec", "0", "more than 0"),
+    ("max_duration_sec", "nan", "must be a number"),
+    ("max_duration_sec", "1e9", "must be a number"),
+]
 
 
-def test_an_environment_is_required() -> None:
+def test_invalid_entries_have_an_error() -> None:
+    for field, text, error in INVALID:
+        assert parse({field: text}) == (None, {field: error}), text
     assert parse({}, []) == (None, {"envs": "choose one"})
-
-
-def test_the_total_number_of_episodes_is_limited() -> None:
     assert parse({"repeat": "1000000", "attempts": "2"}) == (None, {"attempts": "more than 1,000,000 episodes"})
 
 
@@ -141,45 +135,80 @@ def test_default_and_startable_agents() -> None:
     assert startable_agents(RunStore()) == ["oracle"]
 
 
-async def test_the_form_without_a_model_gives_the_reason_and_offers_the_oracle() -> None:
-    async with Console(empty_session()).run_test(size=SMALL, notifications=True) as pilot:
+def note_height(form: Screen[object]) -> int:
+    """Return how many rows stand above the fields."""
+    return form.query_one("#columns").region.y - form.query_one("#form").content_region.y
+
+
+@pytest.fixture
+def frame_sizes(monkeypatch: pytest.MonkeyPatch) -> list[Size]:
+    """The sizes that the frames of dialogs have had."""
+    sizes: list[Size] = []
+    monkeypatch.setattr(DialogFrame, "on_resize", lambda _, event: sizes.append(event.size), raising=False)
+    return sizes
+
+
+async def test_the_form_without_a_model_gives_the_reason_and_is_used_by_mouse(frame_sizes: list[Size]) -> None:
+    session = empty_session()
+    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
         await pilot.press("R")
-        await wait_for_text(pilot, "no agent that uses a model is installed")
+        await wait_for_text(pilot, "╭─ Run", "Start", "no agent that uses a model is installed")
         assert "choose the oracle agent" not in screen_text(pilot.app)  # which is already chosen
         assert "not needed" in screen_text(pilot.app) and "knows the solution" in screen_text(pilot.app)
         assert "enter to Start ·" in screen_text(pilot.app)
+        assert len(set(frame_sizes)) == 1, "the form has its final size at its first paint"
+        assert note_height(pilot.app.screen) == 1
         await pilot.press("enter")
         await wait_for_text(pilot, "enter Start ·")
         await pilot.press("right")
         await wait_for_text(pilot, "enter Close ·")
+        envs, agent = pilot.app.screen.query_one(CheckList), pilot.app.screen.query_one("#agent", OptionStepper)
+        await pilot.click(CheckList, offset=(5, 2))
+        assert envs.chosen == {0, 2}
+        await pilot.click(CheckList, offset=(5, 1), times=2)
+        assert isinstance(pilot.app.screen, RunForm) and session.fake_control.started == []
+        await pilot.click("#agent")
+        assert agent.index == 1
+        await pilot.click("#close")
+        assert not isinstance(pilot.app.screen, RunForm)
 
 
-async def test_enter_starts_the_run_of_the_form() -> None:
+async def test_a_refused_form_keeps_its_entries_is_sent_again_and_its_values_return(frame_sizes: list[Size]) -> None:
     session = empty_session()
+    started, refused = session.fake_control.started, session.fake_control.refused
+    session.fake_control.refusal = ControlRequestError("start: node n does not answer", "press N to start it again")
     async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
+        await pilot.press("R", "enter", "enter")
+        await wait_for_text(pilot, "start: node n does not answer")
+        await pilot.press("escape", "full_stop")
+        await wait_for_text(pilot, "nothing has been started")
+
+        def entries() -> tuple[object, ...]:
+            form = pilot.app.screen
+            texts = (form.query_one(f"#{name}", Input).value for name in ("repeat", "attempts"))
+            return (*texts, form.query_one("#agent", OptionStepper).index)
+
         await pilot.press("j", "R")
         await wait_until(pilot, lambda: isinstance(pilot.app.focused, CheckList), "the form")
-        await pilot.press("down", "space", "tab", "right", "down", "down", "down", "2", "enter", "enter")
-        await wait_for_text(pilot, "random started on")
-    (args,) = session.fake_control.started
-    assert len(args.batch_id) == 26
-    assert (args.envs, args.agent, args.model) == (["TextCraft", "Maze"], "random", None)
-    assert (args.repeat, args.attempts) == (1, 2)
-
-
-@pytest.mark.parametrize("size", [SMALL, (120, 40)])
-async def test_the_form_has_its_final_size_at_its_first_paint(
-    size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[Size] = []
-    monkeypatch.setattr(DialogFrame, "on_resize", lambda _, event: sizes.append(event.size), raising=False)
-    async with Console(empty_session()).run_test(size=size) as pilot:
-        await wait_for_text(pilot, "Welcome")
+        await pilot.press("down", "space", "tab", "right", "tab", "tab", "5", "down", "2", "enter", "enter")
+        for size in (SMALL, SIZE):
+            await pilot.resize_terminal(*size)
+            await wait_for_text(pilot, "✗ start: node n does not answer; press N to start it again")
+            assert entries() == ("5", "2", 1) and not started
+        session.fake_control.refusal = None
+        await pilot.press("enter")
+        await wait_for_text(pilot, "random started on", "20 episodes")
+        await wait_until(pilot, lambda: not isinstance(pilot.app.screen, RunForm), "the closed form")
+        [args] = started
+        assert args.batch_id == refused[-1].batch_id != refused[0].batch_id and len(args.batch_id) == 26
+        assert (args.envs, args.agent, args.model) == (["TextCraft", "Maze"], "random", None)
+        assert (args.repeat, args.attempts) == (5, 2)
+        frame_sizes.clear()
         await pilot.press("R")
-        await wait_for_text(pilot, "╭─ Run", "Start")
-    assert len(set(sizes)) == 1
+        await wait_for_text(pilot, "╭─ Run")
+        assert entries() == ("5", "2", 1) and len(set(frame_sizes)) == 1
 
 
 async def test_a_model_that_came_since_the_last_run_is_played_in_place_of_the_oracle() -> None:
@@ -198,11 +227,10 @@ async def test_a_model_that_came_since_the_last_run_is_played_in_place_of_the_or
 
 async def test_errors_are_shown_beside_their_fields_and_prevent_a_start() -> None:
     session = empty_session()
-    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
-        await wait_for_text(pilot, "Welcome")
-        await pilot.press("R")
-        await wait_for_text(pilot, "╭─ Run")
-        pilot.app.screen.query_one("#repeat", Input).value = "0"
+    async with Console(session).run_test(size=(60, 20), notifications=True) as pilot:
+        await pilot.press("R", "tab", "tab", "tab", "0")
+        await wait_for_text(pilot, "✗ tasks: at least 1", "Start")
+        await pilot.resize_terminal(*SMALL)
         await wait_for_text(pilot, "✗ at least 1")
         await pilot.press("enter", "enter")
         assert isinstance(pilot.app.screen, RunForm)
@@ -214,19 +242,6 @@ async def test_errors_are_shown_beside_their_fields_and_prevent_a_start() -> Non
         await pilot.press("ctrl+a", "enter", "enter")
         await wait_for_text(pilot, "21 episodes")
     assert [len(args.envs) for args in session.fake_control.started] == [7]
-
-
-async def test_the_form_starts_with_the_values_of_the_last_run() -> None:
-    session = empty_session()
-    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
-        await wait_for_text(pilot, "Welcome")
-        await pilot.press("R", "tab", "right", "tab", "tab", "5", "enter", "enter")
-        await wait_for_text(pilot, "5 episodes")
-        await pilot.press("R")
-        await pilot.pause()
-        assert pilot.app.screen.query_one("#repeat", Input).value == "5"
-        assert session.fake_control.started[0].agent == "random"
-        assert pilot.app.screen.query_one("#agent", OptionStepper).index == 1
 
 
 async def test_the_keys_of_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +261,7 @@ async def test_the_keys_of_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
             form.query_one("#agent", OptionStepper),
             form.query_one("#model", OptionStepper),
         )
-        assert envs.has_focus
+        assert envs.has_focus and note_height(form) == 0
         await pilot.press("space")
         assert envs.chosen == set()
         await pilot.press("ctrl+a")
@@ -269,54 +284,6 @@ async def test_the_keys_of_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not isinstance(pilot.app.screen, RunForm)
 
 
-async def test_clicks_in_the_form() -> None:
-    session = empty_session()
-    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
-        await wait_for_text(pilot, "Welcome")
-        await pilot.press("R")
-        await pilot.pause()
-        envs, agent = pilot.app.screen.query_one(CheckList), pilot.app.screen.query_one("#agent", OptionStepper)
-        await pilot.click(CheckList, offset=(5, 2))
-        assert envs.chosen == {0, 2}
-        await pilot.click(CheckList, offset=(5, 1), times=2)
-        assert isinstance(pilot.app.screen, RunForm) and session.fake_control.started == []
-        await pilot.click("#agent")
-        assert agent.index == 1
-        await pilot.click("#close")
-        assert not isinstance(pilot.app.screen, RunForm)
-
-
-async def test_a_rejected_run_is_shown_and_not_repeated_by_full_stop() -> None:
-    session = empty_session()
-    session.fake_control.refusal = ControlRequestError("start: no response")
-    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
-        await wait_for_text(pilot, "Welcome")
-        await pilot.press("R", "enter", "enter")
-        await wait_for_text(pilot, "start: no response")
-        await pilot.press("escape", "full_stop")
-        await wait_for_text(pilot, "nothing has been started")
-    assert session.fake_control.started == []
-
-
-@pytest.mark.parametrize("size", [SMALL, (120, 40)])
-async def test_a_refused_form_keeps_its_entries_and_is_sent_again_with_the_same_id(size: tuple[int, int]) -> None:
-    session = empty_session()
-    session.fake_control.refusal = ControlRequestError("start: node n does not answer", "press N to start it again")
-    async with Console(session).run_test(size=size, notifications=True) as pilot:
-        await wait_for_text(pilot, "Welcome")
-        await pilot.press("R", "tab", "right", "tab", "tab", "5", "enter", "enter")
-        await wait_for_text(pilot, "✗ start: node n does not answer; press N to start it again")
-        assert pilot.app.screen.query_one("#repeat", Input).value == "5"
-        assert pilot.app.screen.query_one("#agent", OptionStepper).index == 1
-        session.fake_control.refusal = None
-        await pilot.press("enter")
-        await wait_for_text(pilot, "5 episodes")
-        await wait_until(pilot, lambda: not isinstance(pilot.app.screen, RunForm), "the closed form")
-    [started] = session.fake_control.started
-    [refused] = {args.batch_id for args in session.fake_control.refused}
-    assert (started.batch_id, started.repeat, started.agent) == (refused, 5, "random")
-
-
 async def test_empty_fields_show_the_values_of_the_profile() -> None:
     session = empty_session()
     defaults = {"concurrency": 4, "workers": None, "max_rounds": 15, "max_duration_sec": 300.0}
@@ -337,42 +304,36 @@ async def test_empty_fields_show_the_values_of_the_profile() -> None:
 CAUSE = "HTTP 503 from the gateway: no healthy upstream; start the model server with agentgym-runner serve-model"
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)])
-async def test_the_cause_of_an_unreachable_model_is_shown_in_full(size: tuple[int, int]) -> None:
+async def test_the_cause_of_an_unreachable_model_is_shown_in_full() -> None:
     store = store_with_agents("oracle", "react")
     store.apply_events([live(model_health("http://gpu-node-17.lab:3000/openai/v1", "down", CAUSE))])
-    async with Console(FakeSession(store)).run_test(size=size) as pilot:
-        await pilot.press("R", "tab", "right")
-        await wait_for_text(pilot, "choose the oracle agent: no model needed", "the profile's: qwen35_9b")
-        text = " ".join(row.split("│")[1] for row in screen_text(pilot.app).splitlines() if row.count("│") == 2)
-        assert f"no model is reachable: gpu-node-17.lab:3000 down: {CAUSE}" in " ".join(text.split())
-
-
-async def test_errors_are_readable_in_the_smallest_terminal() -> None:
-    async with Console(empty_session()).run_test(size=(60, 20)) as pilot:
-        await pilot.press("R", "tab", "tab", "tab", "0")
-        await wait_for_text(pilot, "✗ tasks: at least 1", "Start")
-
-
-async def test_long_model_names_with_a_common_prefix_are_distinguishable() -> None:
-    names = [f"organisation-with-a-name/model-of-a-family-{size}" for size in ("7b-awq", "70b-gguf")]
-    store = empty_store()
-    store.apply_list(NodeList(batches=[], envs=["Wordle"], agents=["react"], models=names))
     async with Console(FakeSession(store)).run_test(size=SMALL) as pilot:
+        for size in (SMALL, SIZE, (200, 50)):
+            await pilot.resize_terminal(*size)
+            await pilot.press("R", "tab", "right")
+            await wait_for_text(pilot, "choose the oracle agent: no model needed", "the profile's: qwen35_9b")
+            text = " ".join(row.split("│")[1] for row in screen_text(pilot.app).splitlines() if row.count("│") == 2)
+            assert f"no model is reachable: gpu-node-17.lab:3000 down: {CAUSE}" in " ".join(text.split())
+            await pilot.press("escape")
+
+
+async def test_long_model_names_are_distinguishable_and_hostile_names_visible() -> None:
+    names = [f"organisation-with-a-name/model-of-a-family-{size}" for size in ("7b-awq", "70b-gguf")]
+    store = RunStore()
+    store.apply_profile([(HOSTILE, HOSTILE, HOSTILE)])
+    store.apply_list(NodeList(batches=[], envs=["Wordle"], agents=["react"], models=names))
+    async with Console(FakeSession(store)).run_test(size=SMALL, notifications=True) as pilot:
         await pilot.press("R", "tab", "tab", "right")
         await wait_for_text(pilot, "7b-awq ▸")
         await pilot.press("right")
         await wait_for_text(pilot, "70b-gguf ▸")
-
-
-async def test_hostile_names_are_made_visible() -> None:
-    store = RunStore()
-    store.apply_profile([(HOSTILE, HOSTILE, HOSTILE)])
-    store.apply_list(NodeList(batches=[], envs=[HOSTILE], agents=["oracle", HOSTILE], models=[HOSTILE]))
-    async with Console(FakeSession(store)).run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press("escape")
+        await pilot.resize_terminal(*SIZE)
+        store.apply_list(NodeList(batches=[], envs=[HOSTILE], agents=["oracle", HOSTILE], models=[HOSTILE]))
         await pilot.press("R", "tab", "right")
-        await wait_for_text(pilot, "␛[2J")
-        assert "\x1b" not in screen_text(pilot.app)
+        await wait_for_text(pilot, "╭─ Run", "␛[2J")
+        form = "\n".join(row for row in screen_text(pilot.app).splitlines() if "│" in row)
+        assert "␛[2J" in form and "\x1b" not in screen_text(pilot.app)
 
 
 def test_budgets_adaptive_repeats_and_several_models_are_parsed_and_shown_again() -> None:
@@ -418,7 +379,7 @@ def test_a_file_with_tasks_becomes_their_numbers(tmp_path: Path) -> None:
 async def test_the_tasks_of_a_file_are_started_from_the_form(tmp_path: Path) -> None:
     (tmp_path / "t").write_text("babyai_9\n")
     session = FakeSession(store_with_agents("oracle"))
-    async with Console(session).run_test(size=(120, 40), notifications=True) as pilot:
+    async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
         await pilot.press("R")
         await wait_for_text(pilot, "task file")
         pilot.app.screen.query_one("#tasks", Input).focus()
@@ -430,10 +391,9 @@ async def test_the_tasks_of_a_file_are_started_from_the_form(tmp_path: Path) -> 
     assert session.fake_control.started[0].tasks == {"BabyAI": [9]}
 
 
-@pytest.mark.parametrize("size", [(60, 20), SMALL, (120, 40)])
-async def test_a_sweep_with_a_budget_is_started_from_the_form_by_the_keyboard(size: tuple[int, int]) -> None:
+async def test_a_sweep_with_a_budget_is_started_from_the_form_by_the_keyboard() -> None:
     session = FakeSession(store_with_agents("react", "oracle"))
-    async with Console(session).run_test(size=size, notifications=True) as pilot:
+    async with Console(session).run_test(size=(60, 20), notifications=True) as pilot:
         await pilot.press("R")
         await wait_for_text(pilot, "╭─ Run")
         await pilot.press(*["tab"] * 12, *"0.2", "tab", *"2.5")
@@ -449,14 +409,3 @@ async def test_a_sweep_with_a_budget_is_started_from_the_form_by_the_keyboard(si
     (args,) = session.fake_control.started
     assert (args.repeat, args.until_width, args.budget, args.models) == (50, 0.2, Budget(cost=2.5), ["m1", "m2"])
     assert args.allow_longer
-
-
-@pytest.mark.parametrize(("agents", "n_note"), [(("oracle", "react"), 0), (("oracle",), 1)])
-async def test_the_form_begins_with_its_fields_or_its_note(agents: tuple[str, ...], n_note: int) -> None:
-    async with Console(FakeSession(store_with_agents(*agents))).run_test(size=SMALL, notifications=True) as pilot:
-        await wait_for_text(pilot, "Welcome")
-        await pilot.press("R")
-        await wait_until(pilot, lambda: isinstance(pilot.app.focused, CheckList), "the form")
-        await pilot.pause()
-        frame, columns = pilot.app.screen.query_one("#form"), pilot.app.screen.query_one("#columns")
-        await wait_until(pilot, lambda: columns.region.y - frame.content_region.y == n_note, "the fields")

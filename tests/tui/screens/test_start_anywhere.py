@@ -78,36 +78,26 @@ async def test_the_form_and_the_batteries_open_and_start_on_every_screen() -> No
             await wait_until(pilot, lambda: type(pilot.app.screen).__name__ == screen, screen)  # noqa: B023
 
 
-async def test_live_shows_the_run_that_another_screen_has_started() -> None:
+async def test_live_shows_a_run_of_another_screen_and_neither_filters_nor_dialogs_start_one() -> None:
     session = ready_session()
-    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
+    app = console_app(session)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
         await pilot.press("6", "j", "r")
         await wait_for_text(pilot, "started on BabyAI")
-        run_id = session.fake_control.started[0].batch_id
-        session.store.apply_events([live(started(7, batch_id=run_id, env="BabyAI"), timestep(7, 0))])
+        [args] = session.fake_control.started
+        session.store.apply_events([live(started(7, batch_id=args.batch_id, env="BabyAI"), timestep(7, 0))])
         await pilot.press("1")
         await wait_for_text(pilot, "BabyAI task 7")
-
-
-async def test_letters_that_are_typed_into_a_filter_start_nothing() -> None:
-    session = ready_session()
-    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
         await pilot.press("2")
         await wait_for_text(pilot, "Wordle")
         await pilot.press("slash", "r", "b", "full_stop", "R")
         await wait_for_text(pilot, "match rb.R (esc clears)")
-        assert not session.fake_control.started and type(pilot.app.screen).__name__ == "EpisodesScreen"
-
-
-async def test_the_keys_act_on_no_dialog() -> None:
-    session = ready_session()
-    app = console_app(session)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await pilot.press("6")
+        assert session.fake_control.started == [args] and type(app.screen).__name__ == "EpisodesScreen"
+        await pilot.press("escape", "6")
         await wait_for_text(pilot, "battery of 2")
         await pilot.press(*by_name("runs.cancel_all"))
         await wait_until(pilot, lambda: screen_name(app) == "cancel_all", "the question")
         await pilot.press("r", "R", "b", "full_stop")
         await pilot.pause()
-        assert not session.fake_control.started and screen_name(app) == "cancel_all"
+        assert session.fake_control.started == [args] and screen_name(app) == "cancel_all"
