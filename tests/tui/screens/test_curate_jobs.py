@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import Input
 
 from agentgym_tui.sessions.library import ExportJob, ExportStopped, StateDirLibrary
 from runner.events.control import AnnotateArgs
@@ -24,6 +23,7 @@ from runner.types.notes import Note, NoteChange
 from tests.support.console.fake_session import FakeSession, curating_session
 from tests.support.console.pilot import (
     console_pilot,
+    filter_by,
     screen_text,
     wait_for_text,
     wait_for_widget_text,
@@ -68,9 +68,7 @@ def session(tmp_path: Path) -> Iterator[FakeSession]:
 async def show(pilot: Pilot[None], query: str, *texts: str) -> None:
     await pilot.press("2", "escape")
     await wait_for_widget_text(pilot, SUMMARY, "20 episodes")
-    await pilot.press("slash")
-    pilot.app.screen.query_one("#filter", Input).insert_text_at_cursor(query)
-    await pilot.press("enter")
+    await filter_by(pilot, query)
     await wait_for_widget_text(pilot, SUMMARY, *texts)
 
 
@@ -94,7 +92,8 @@ async def test_failures_are_clustered_and_opened_from_the_list_and_from_results(
         await wait_for_widget_text(pilot, HEADING, "BabyAI task 1", "3 of 4")
         await pilot.press("7")
         await wait_for_widget_text(pilot, "#results", "BabyAI", "Maze")
-        await pilot.press("slash", *"env:maze agent:random", "enter", "F")
+        await filter_by(pilot, "env:maze agent:random")
+        await pilot.press("F")
         await wait_for_widget_text(pilot, SUMMARY, "3 failed episodes · 1 cluster")
         await wait_for_widget_text(pilot, "#detail", "the environment ended it without success: go …", "shortest: ")
         await pilot.press("space")
