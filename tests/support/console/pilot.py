@@ -10,6 +10,7 @@ from typing import Any, Final
 from textual._context import visible_screen_stack
 from textual.app import App
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from agentgym_tui.app import Console
 from agentgym_tui.config import Settings, UiState
@@ -61,6 +62,13 @@ def widget_text(pilot: Pilot[None], selector: str) -> str:
 async def type_text(pilot: Pilot[None], text: str, *keys: str) -> None:
     """Type a text, then press keys."""
     await pilot.press(*("space" if letter == " " else letter for letter in text), *keys)
+
+
+async def filter_by(pilot: Pilot[None], query: str) -> None:
+    """Filter the list by a query that is pasted, which is a single redraw."""
+    await pilot.press("slash")
+    pilot.app.screen.query_one("#filter", Input).insert_text_at_cursor(query)
+    await pilot.press("enter")
 
 
 def toast_text(pilot: Pilot[None]) -> str:

@@ -53,18 +53,7 @@ def store_with_battery() -> RunStore:
     return store
 
 
-async def test_a_toast_reports_the_end_of_a_batch() -> None:
-    session = busy_session()
-    session.store.apply_list(node_list(batch_state(0, "running", env=HOSTILE)))
-    app = console_app(session)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await wait_until(pilot, lambda: batch_id(0) in app._notifier._active_ids, "a check of the batches")
-        session.store.apply_list(node_list(batch_state(0, "completed", env=HOSTILE)))
-        await wait_for_text(pilot, " completed")
-        assert not has_unsafe_chars(screen_text(pilot.app))
-
-
-async def test_the_end_of_a_batch_does_not_hide_the_reply_to_a_command() -> None:
+async def test_the_end_of_a_batch_is_shown_safely_and_does_not_hide_the_reply_to_a_command() -> None:
     session = busy_session()
     session.store.apply_list(node_list(*(batch_state(i, "running", env=f"env{i}") for i in range(2))))
     app = console_app(session)
@@ -79,6 +68,11 @@ async def test_the_end_of_a_batch_does_not_hide_the_reply_to_a_command() -> None
             assert toast_text(pilot).count("completed") == 1
         toast(pilot.app, "the next reply")
         await wait_until(pilot, lambda: toast_text(pilot) == "the next reply")
+        session.store.apply_list(node_list(batch_state(2, "running", env=HOSTILE)))
+        await wait_until(pilot, lambda: batch_id(2) in app._notifier._active_ids, "a check of the batches")
+        session.store.apply_list(node_list(batch_state(2, "completed", env=HOSTILE)))
+        await wait_until(pilot, lambda: "␛" in toast_text(pilot) and " completed" in toast_text(pilot), "the toast")
+        assert not has_unsafe_chars(screen_text(pilot.app) + toast_text(pilot).replace("\n", ""))
 
 
 @pytest.mark.parametrize(
@@ -214,19 +208,23 @@ def rows_that_are_read(app: Console) -> Iterator[Region]:
         yield Region(0, view.N_HEADER + index, view.region.width, 1).translate(view.region.offset - view.scroll_offset)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)])
-@pytest.mark.parametrize("text", ["one row", "word " * 99])
-async def test_a_reply_at_the_top_right_covers_nothing_that_is_read(size: tuple[int, int], text: str) -> None:
+async def test_a_reply_at_the_top_right_covers_nothing_that_is_read() -> None:
     app = console_app(session_with_messages("agentgym.a", "orders.eu"))
-    async with app.run_test(size=size, notifications=True) as pilot:
-        for keys in ("1", "2", "2 f", "2 escape enter", "3", "5", "6", "7", "7 t"):
-            await pilot.press("1", *keys.split())
-            await wait_until(pilot, lambda: len(app.screen.query(KeyBar)) == 1, "the screen")
-            toast(app, text)
-            await wait_until(pilot, lambda: [e.region.right for e in app.screen.query(Toast)] == [size[0]], "the toast")
-            [region] = [each.region for each in app.screen.query(Toast)]
-            assert region.y == 0 and region.height <= MAX_TOAST_ROWS
-            assert [row for row in rows_that_are_read(app) if row.overlaps(region)] == [], keys
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        for width, height in ((80, 24), (120, 40)):
+            await pilot.resize_terminal(width, height)
+            for keys in ("1", "2", "2 f", "2 escape enter", "3", "5", "6", "7", "7 t"):
+                await pilot.press("1", *keys.split())
+                await wait_until(pilot, lambda: len(app.screen.query(KeyBar)) == 1, "the screen")
+                toast(app, "word " * 99)  # as many rows as a toast may have
+                await wait_until(
+                    pilot,
+                    lambda: [each.region.right for each in app.screen.query(Toast)] == [width],  # noqa: B023
+                    "the toast",
+                )
+                [region] = [each.region for each in app.screen.query(Toast)]
+                assert region.y == 0 and region.height == MAX_TOAST_ROWS
+                assert [row for row in rows_that_are_read(app) if row.overlaps(region)] == [], (width, keys)
 
 
 @pytest.mark.parametrize("width", [20, 57, 77, 117])
@@ -245,10 +243,13 @@ def test_a_short_message_is_shown_as_it_is(text: str) -> None:
     assert short_toast(text, 77, "!") == text
 
 
-async def test_a_long_message_covers_few_rows_and_is_read_in_full_by_a_key() -> None:
+async def test_a_long_message_covers_few_rows_and_messages_are_kept_newest_first_up_to_a_limit() -> None:
     words = " ".join(f"word-{n}" for n in range(120))
     async with console_pilot(busy_session(), (80, 24)) as pilot:
         await wait_for_text(pilot, "Transcript")
+        await pilot.press("exclamation_mark")
+        await wait_for_text(pilot, "No messages yet")
+        await pilot.press("escape")
         toast(pilot.app, sanitize_message(f"{HOSTILE}{words}", 2_000), failed=True)
         await wait_for_text(pilot, "! shows all")
         await wait_until(pilot, lambda: pilot.app.screen.query_one(Toast).region.height == MAX_TOAST_ROWS, "its layout")
@@ -258,13 +259,6 @@ async def test_a_long_message_covers_few_rows_and_is_read_in_full_by_a_key() -> 
         assert not has_unsafe_chars(screen_text(pilot.app).replace("\n", "")) and "\t" not in screen_text(pilot.app)
         await pilot.press("G")
         await wait_for_text(pilot, "word-119")
-
-
-async def test_the_messages_are_kept_newest_first_up_to_a_limit() -> None:
-    async with console_pilot(busy_session(), (80, 24)) as pilot:
-        await wait_for_text(pilot, "Transcript")
-        await pilot.press("exclamation_mark")
-        await wait_for_text(pilot, "No messages yet")
         for n in range(MAX_MESSAGES):
             toast(pilot.app, f"reply {n}")
         announce(pilot.app, "Maze completed")

@@ -23,6 +23,7 @@ from runner.types.notes import Note, NoteChange
 from tests.support.console.fake_session import FakeSession, curating_session
 from tests.support.console.pilot import (
     console_pilot,
+    filter_by,
     screen_text,
     wait_for_text,
     wait_for_widget_text,
@@ -65,13 +66,15 @@ def session(tmp_path: Path) -> Iterator[FakeSession]:
 
 
 async def show(pilot: Pilot[None], query: str, *texts: str) -> None:
-    await pilot.press("2")
+    await pilot.press("2", "escape")
     await wait_for_widget_text(pilot, SUMMARY, "20 episodes")
-    await pilot.press("slash", *query, "enter")
+    await filter_by(pilot, query)
     await wait_for_widget_text(pilot, SUMMARY, *texts)
 
 
-async def test_all_babyai_failures_of_the_random_agent(session: FakeSession) -> None:
+async def test_failures_are_clustered_and_opened_from_the_list_and_from_results(session: FakeSession) -> None:
+    assert session.library is not None
+    session.store.apply_tags({row.episode_id: ["hard"] for row in session.library.rows() if row.task_index < 2})
     async with console_pilot(session) as pilot:
         await show(pilot, "env:babyai agent:random outcome:failure", "12 match")
         assert widget_text(pilot, LIST).count("✗ failure") == 12
@@ -80,13 +83,17 @@ async def test_all_babyai_failures_of_the_random_agent(session: FakeSession) -> 
         await wait_for_widget_text(pilot, "#results", "wrong", "go …", "The door is locked")
         await pilot.press("enter")
         await wait_for_widget_text(pilot, SUMMARY, "12 match", "env:babyai agent:random")
-
-
-async def test_failures_are_opened_from_results(session: FakeSession) -> None:
-    async with console_pilot(session) as pilot:
+        await show(pilot, 'text:"door is locked" (task:2..3 OR tag:hard)', "4 match")
+        await pilot.press("F")
+        await wait_for_widget_text(pilot, SUMMARY, "4 failed episodes · 1 cluster")
+        await pilot.press("space")
+        await wait_for_widget_text(pilot, HEADING, "BabyAI task 0", "4 of 4")
+        await pilot.press("p")  # goes on among those of the filtered list
+        await wait_for_widget_text(pilot, HEADING, "BabyAI task 1", "3 of 4")
         await pilot.press("7")
         await wait_for_widget_text(pilot, "#results", "BabyAI", "Maze")
-        await pilot.press("slash", *"env:maze agent:random", "enter", "F")
+        await filter_by(pilot, "env:maze agent:random")
+        await pilot.press("F")
         await wait_for_widget_text(pilot, SUMMARY, "3 failed episodes · 1 cluster")
         await wait_for_widget_text(pilot, "#detail", "the environment ended it without success: go …", "shortest: ")
         await pilot.press("space")
@@ -95,20 +102,16 @@ async def test_failures_are_opened_from_results(session: FakeSession) -> None:
         await wait_for_widget_text(pilot, SUMMARY, "20 episodes · 3 match")
 
 
-async def test_the_shortest_failure_goes_on_among_those_of_the_filtered_list(session: FakeSession) -> None:
+async def test_the_highest_reward_a_word_of_a_transcript_and_two_to_compare_are_found(
+    session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert session.library is not None
-    session.store.apply_tags({row.episode_id: ["hard"] for row in session.library.rows() if row.task_index < 2})
-    async with console_pilot(session) as pilot:
-        await show(pilot, 'text:"door is locked" (task:2..3 OR tag:hard)', "4 match")
-        await pilot.press("F")
-        await wait_for_widget_text(pilot, SUMMARY, "4 failed episodes · 1 cluster")
-        await pilot.press("space")
-        await wait_for_widget_text(pilot, HEADING, "BabyAI task 0", "4 of 4")
-        await pilot.press("p")
-        await wait_for_widget_text(pilot, HEADING, "BabyAI task 1", "3 of 4")
+    find, may_find = session.library.texts.find, threading.Event()
 
+    def find_late(query: str) -> None:
+        assert may_find.wait(60)
+        find(query)
 
-async def test_the_highest_reward(session: FakeSession) -> None:
     async with console_pilot(session) as pilot:
         await show(pilot, "reward>0.5", "4 match")
         for _ in range(5):  # until the column of rewards
@@ -121,64 +124,36 @@ async def test_the_highest_reward(session: FakeSession) -> None:
         await wait_for_widget_text(pilot, SUMMARY, "by reward ▼")
         await pilot.press("g", "enter")
         await wait_for_widget_text(pilot, HEADING, "reward 0.97", "agent oracle")
-
-
-async def test_a_word_said_in_a_transcript(session: FakeSession) -> None:
-    async with console_pilot(session) as pilot:
-        await show(pilot, 'text:"violet lantern"', "1 match")
-        await pilot.press("enter", "j")
-        await wait_for_widget_text(pilot, TRANSCRIPT, "A violet lantern flickers.")
-
-
-async def test_enter_leaves_the_filter_while_texts_are_still_searched(
-    session: FakeSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert session.library is not None
-    find, may_find = session.library.texts.find, threading.Event()
-
-    def find_late(query: str) -> None:
-        assert may_find.wait(60)
-        find(query)
-
-    async with console_pilot(session) as pilot:
-        await pilot.press("2")
-        await wait_for_widget_text(pilot, SUMMARY, "20 episodes")
-        monkeypatch.setattr(session.library.texts, "find", find_late)
-        await pilot.press("slash", *'text:"violet lantern"', "enter")
-        await wait_until(pilot, lambda: pilot.app.focused is pilot.app.screen.query_one(LIST), "the list")
-        may_find.set()
-        await wait_for_widget_text(pilot, SUMMARY, "1 match")
-        assert pilot.app.focused is pilot.app.screen.query_one(LIST)
-
-
-async def test_two_are_compared(session: FakeSession) -> None:
-    async with console_pilot(session) as pilot:
         await show(pilot, "env:babyai task:13..14", "2 match")
         await pilot.press("c", "j", "c")
         await wait_until(pilot, lambda: type(pilot.app.screen).__name__ == "CompareScreen")
         await wait_for_text(pilot, "go left", "go right")
-
-
-async def test_one_is_annotated_and_found(session: FakeSession) -> None:
-    async with console_pilot(session) as pilot:
-        await show(pilot, "env:babyai agent:random outcome:failure", "12 match")
-        await pilot.press("enter")
-        await wait_for_widget_text(pilot, "#steps", "go right")
-        await pilot.press("j", "i")
-        await wait_for_text(pilot, "Tags and notes of step 1")
-        await pilot.press(*"needs the key", "enter", "enter")
-        await wait_for_widget_text(pilot, TRANSCRIPT, "needs the key")
         await pilot.press("escape")
-        await wait_for_widget_text(pilot, SUMMARY, "12 match")
-        await pilot.press("slash", *'note:"the key"', "enter")
+        monkeypatch.setattr(session.library.texts, "find", find_late)
+        await show(pilot, 'text:"violet lantern"')
+        await wait_until(pilot, lambda: pilot.app.focused is pilot.app.screen.query_one(LIST), "the list")
+        may_find.set()  # enter leaves the filter while the texts are still searched
         await wait_for_widget_text(pilot, SUMMARY, "1 match")
+        assert pilot.app.focused is pilot.app.screen.query_one(LIST)
+        await pilot.press("enter", "j")
+        await wait_for_widget_text(pilot, TRANSCRIPT, "A violet lantern flickers.")
 
 
-async def test_a_selection_is_exported(session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_selection_is_audited_which_writes_nothing_and_then_exported(
+    session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     async with console_pilot(session) as pilot:
         await show(pilot, "env:babyai agent:random", "14 match")
         await pilot.press("ctrl+a", "e")
+        await wait_for_text(pilot, "Export 14 episodes")
+        await pilot.press("enter", "right", "enter")
+        await wait_for_text(pilot, "this export would train 0% of its groups (0 of 14)", "trained steps")
+        await wait_for_text(pilot, "zero-variance groups    100% (14 of 14)")
+        assert await asyncio.to_thread(lambda: [*tmp_path.glob("episodes*")]) == []
+        await pilot.press("escape")
+        await wait_for_widget_text(pilot, SUMMARY, "●14 selected")
+        await pilot.press("e")
         await wait_for_text(pilot, "Export 14 episodes")
         form = pilot.app.screen
         while "ATIF" not in screen_text(pilot.app):
@@ -193,20 +168,6 @@ async def test_a_selection_is_exported(session: FakeSession, tmp_path: Path, mon
         assert pilot.app.screen is form
         await pilot.press("escape")
         await wait_for_widget_text(pilot, SUMMARY, "●14 selected")
-
-
-async def test_an_audit_of_a_selection_writes_nothing(
-    session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    async with console_pilot(session) as pilot:
-        await show(pilot, "env:babyai agent:random", "14 match")
-        await pilot.press("ctrl+a", "e")
-        await wait_for_text(pilot, "Export 14 episodes")
-        await pilot.press("enter", "right", "enter")
-        await wait_for_text(pilot, "this export would train 0% of its groups (0 of 14)", "trained steps")
-        await wait_for_text(pilot, "zero-variance groups    100% (14 of 14)")
-    assert await asyncio.to_thread(lambda: [*tmp_path.glob("episodes*")]) == []
 
 
 async def test_a_stopped_export_leaves_nothing(session: FakeSession, tmp_path: Path) -> None:
@@ -230,10 +191,21 @@ async def test_a_stopped_export_leaves_nothing(session: FakeSession, tmp_path: P
     assert await asyncio.to_thread(lambda: [*tmp_path.glob("x*")]) == []
 
 
-async def test_ten_are_archived(session: FakeSession, tmp_path: Path) -> None:
+async def test_one_is_annotated_and_found_and_ten_are_archived(session: FakeSession, tmp_path: Path) -> None:
     async with console_pilot(session) as pilot:
         await show(pilot, "env:babyai agent:random outcome:failure", "12 match")
-        await pilot.press(*["space"] * 10, "A")
+        await pilot.press("enter")
+        await wait_for_widget_text(pilot, "#steps", "go right")
+        await pilot.press("j", "i")
+        await wait_for_text(pilot, "Tags and notes of step 1")
+        await pilot.press(*"needs the key", "enter", "enter")
+        await wait_for_widget_text(pilot, TRANSCRIPT, "needs the key")
+        await pilot.press("escape")
+        await wait_for_widget_text(pilot, SUMMARY, "12 match")
+        await pilot.press("slash", *'note:"the key"', "enter")
+        await wait_for_widget_text(pilot, SUMMARY, "1 match")
+        await show(pilot, "env:babyai agent:random outcome:failure", "12 match")
+        await pilot.press("g", *["space"] * 10, "A")
         await wait_for_text(pilot, "Archive 10 episodes?")
         await pilot.press("y")
         await wait_for_text(pilot, "10 episodes archived")

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -22,6 +21,7 @@ from runner.subscribe.messages import Notice
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, files_session
 from tests.support.console.pilot import (
     console_pilot,
+    filter_by,
     toast_text,
     type_text,
     wait_for_text,
@@ -57,62 +57,38 @@ def events_screen(pilot: Pilot[None]) -> EventsScreen:
     return pilot.app.screen
 
 
-async def test_messages_and_notices_are_listed_and_counted() -> None:
+async def test_messages_and_notices_are_listed_paused_and_read_on_after_another_screen_without_loss() -> None:
     session = session_with_items(order(1), Notice(kind="gap", text="3 left", count=3), order(2))
     async with events_pilot(session) as pilot:
+        available = {each.command.id for each in available_commands(pilot.app, session)}
+        assert available >= {command.id for command in COMMANDS if command.scope == "events"}
         await wait_for_widget_text(pilot, "#messages", "orders.eu.new", '{"order": 2}', "― 3 left")
         await wait_for_widget_text(pilot, "#summary", "2 messages", "3 in gaps", "● live")
         await wait_for_widget_text(pilot, "#subjects", "▾ orders", "new", "2")
         await wait_for_widget_text(pilot, "#payload", '"order": 2')
+        await pilot.press("escape")  # there is no filter, so nothing is subscribed again
         session.fake_events.publish(order(3, "other"))
         await wait_for_widget_text(pilot, "#payload", '"order": 3')
         await wait_for_widget_text(pilot, "#subjects", "other")
-
-
-async def test_a_jump_to_a_future_time_is_rejected() -> None:
-    session = session_with_items(order(1))
-    async with events_pilot(session) as pilot:
-        n_opened = len(session.fake_events.opened)
-        await pilot.press("J")
-        await type_text(pilot, "2999-01-01 10:00", "enter")
-        await wait_until(pilot, lambda: "is in the future" in toast_text(pilot))
-        assert len(session.fake_events.opened) == n_opened
-
-
-async def test_escape_without_a_filter_does_not_subscribe_again() -> None:
-    session = session_with_items(order(1))
-    async with events_pilot(session) as pilot:
-        await wait_for_widget_text(pilot, "#messages", '{"order": 1}')
-        n_opened = len(session.fake_events.opened)
-        await pilot.press("escape")
-        session.fake_events.publish(order(2))
-        await wait_for_widget_text(pilot, "#messages", '{"order": 2}', '{"order": 1}')
-        assert len(session.fake_events.opened) == n_opened
-
-
-async def test_space_pauses_and_resumes_without_loss() -> None:
-    session = session_with_items(order(1))
-    async with events_pilot(session) as pilot:
-        await wait_for_widget_text(pilot, "#messages", '{"order": 1}')
+        await wait_for_widget_text(pilot, "#messages", '{"order": 1}', '{"order": 2}')
         await pilot.press("space")
         await wait_for_widget_text(pilot, "#summary", "‖ paused")
-        session.fake_events.publish(*(order(n) for n in range(2, 30)))
-        await pilot.pause(0.2)
-        assert '{"order": 2}' not in widget_text(pilot, "#messages")
+        session.fake_events.publish(*(order(n) for n in range(4, 30)))
+        await wait_for_widget_text(pilot, "#summary", "26 waiting")
+        assert '{"order": 4}' not in widget_text(pilot, "#messages")
         await pilot.press("space")
         await wait_for_widget_text(pilot, "#messages", '{"order": 29}', '{"order": 28}')
         await wait_for_widget_text(pilot, "#summary", "29 messages", "● live")
+        reader = events_screen(pilot).reader
+        await pilot.press("1")
+        await wait_until(pilot, lambda: reader.suspended)
+        session.fake_events.publish(order(30), order(31))
+        await pilot.press("3")
+        await wait_for_widget_text(pilot, "#messages", '{"order": 30}', '{"order": 31}')
+        assert len(session.fake_events.opened) == 1
 
 
-async def test_the_message_rate_is_shown() -> None:
-    session = session_with_items()
-    async with events_pilot(session) as pilot:
-        session.fake_events.publish(*(order(n) for n in range(500)))
-        await wait_for_widget_text(pilot, "#summary", "/s", "500 messages")
-        await wait_for_widget_text(pilot, "#subjects", "/s", "500")
-
-
-async def test_messages_of_the_history_are_replayed_without_a_rate() -> None:
+async def test_the_rate_of_new_messages_is_shown_and_none_while_the_history_is_replayed() -> None:
     session = session_with_items()
     async with events_pilot(session) as pilot:
         await wait_for_widget_text(pilot, "#summary", "● live")
@@ -122,29 +98,25 @@ async def test_messages_of_the_history_are_replayed_without_a_rate() -> None:
         session.fake_events.publish(*(RawMessage("orders", {}, b"", "S", n, at, 500 - n) for n in range(400, 501)))
         await wait_for_widget_text(pilot, "#summary", "501 messages · lag 0")
         assert "/s" not in widget_text(pilot, "#subjects")
+        session.fake_events.publish(*(order(n) for n in range(500)))
+        await wait_for_widget_text(pilot, "#summary", "/s", "1,001 messages")
+        await wait_for_widget_text(pilot, "#subjects", "/s", "500")
 
 
-async def test_a_filter_selects_messages_and_escape_shows_all() -> None:
+async def test_a_filter_and_subject_patterns_select_messages_and_escape_shows_all() -> None:
     session = session_with_items(order(1), order(22), order(3, "bills"))
     async with events_pilot(session) as pilot:
         await wait_for_widget_text(pilot, "#messages", '{"order": 3}')
-        await pilot.press("slash")
-        await type_text(pilot, "ORDERS 22")
+        await filter_by(pilot, "ORDERS 22")
         await wait_for_widget_text(pilot, "#summary", "matches ORDERS 22")
         assert '{"order": 1}' not in widget_text(pilot, "#messages")
-        await pilot.press("enter")
         assert events_screen(pilot).query_one("#messages", Table).has_focus
         await pilot.press("slash")
         await type_text(pilot, " none")
         await wait_for_widget_text(pilot, "#nothing", "No message matches")
         await pilot.press("enter", "escape")
         await wait_for_widget_text(pilot, "#messages", '{"order": 1}', '{"order": 3}')
-
-
-async def test_subject_patterns_are_subscribed_and_escape_subscribes_all() -> None:
-    session = session_with_items(order(1))
-    async with events_pilot(session) as pilot:
-        assert session.fake_events.opened[-1][0] == (">",)
+        assert [patterns for patterns, _ in session.fake_events.opened] == [(">",)]
         await pilot.press("u")
         await type_text(pilot, "bills.* orders.>", "enter")
         await wait_until(pilot, lambda: session.fake_events.opened[-1][0] == ("bills.*", "orders.>"))
@@ -184,10 +156,9 @@ async def test_a_jump_shows_history_that_is_read_on_while_scrolling() -> None:
         await wait_for_widget_text(pilot, "#summary", "◂ history", "500 messages")
         assert session.fake_events.opened[-1][1] == 12
         await wait_for_widget_text(pilot, "#payload", '"order": 1')
-        await pilot.pause(0.2)
+        await pilot.pause()
         assert "500 messages" in widget_text(pilot, "#summary")
-        for _ in range(16):
-            await pilot.press("pagedown")
+        await pilot.press(*["pagedown"] * 20)
         await wait_for_widget_text(pilot, "#summary", "1,000 messages")
         cursor = events_screen(pilot).table.cursor
         await pilot.press("space")
@@ -200,10 +171,14 @@ async def test_a_jump_shows_history_that_is_read_on_while_scrolling() -> None:
         await wait_for_widget_text(pilot, "#payload", '"order": 1500')
 
 
-async def test_a_jump_accepts_a_time_and_rejects_other_text() -> None:
+async def test_a_jump_accepts_a_past_time_and_rejects_the_future_and_other_text() -> None:
     session = session_with_items(order(1))
     async with events_pilot(session) as pilot:
         await pilot.press("J")
+        await type_text(pilot, "2999-01-01 10:00", "enter")
+        await wait_until(pilot, lambda: "is in the future" in toast_text(pilot))
+        assert len(session.fake_events.opened) == 1
+        await pilot.press("escape", "J")
         await type_text(pilot, "-10m", "enter")
         await wait_for_widget_text(pilot, "#summary", "◂ history")
         since = session.fake_events.opened[-1][1]
@@ -217,13 +192,24 @@ async def test_a_jump_accepts_a_time_and_rejects_other_text() -> None:
         assert "enter Apply" in widget_text(pilot, "KeyBar") and "q Quit" not in widget_text(pilot, "KeyBar")
 
 
-async def test_all_messages_of_the_episode_of_a_message() -> None:
-    episode_message = RawMessage(EPISODE_COMPLETED, {}, encode(completed(1, episode_id=ULID)), "S", 1, START)
-    session = session_with_items(order(1), episode_message)
-    async with events_pilot(session) as pilot:
-        await wait_for_widget_text(pilot, "#messages", "Wordle success")
-        await pilot.press("slash")
-        await type_text(pilot, "completed", "enter", "B")
+async def test_all_messages_of_the_episode_of_a_message_of_a_screen_and_of_the_watched_one() -> None:
+    named = [RawMessage("x", {}, b'{"episode_id":"%s"}' % episode_id(n).encode(), "S", 1, START) for n in (1, 3)]
+    last = RawMessage(EPISODE_COMPLETED, {}, encode(completed(1, episode_id=ULID)), "S", 1, START)
+    session = session_with_items(order(1), *named, last)
+    async with console_pilot(session) as pilot:
+        await wait_for_text(pilot, "task 3")
+        for n in (3, 1):
+            if n == 1:
+                await pilot.app.push_screen(EpisodeScreen(session, episode_id(1)))
+                await wait_for_widget_text(pilot, "#heading", "Wordle")
+            await pilot.press("B")
+            await wait_for_widget_text(pilot, "#summary", f"episode {episode_id(n)}")
+            await wait_for_widget_text(pilot, "#payload", episode_id(n))
+            assert "order" not in widget_text(pilot, "#messages")
+        await pilot.press("escape")
+        await wait_for_widget_text(pilot, "#messages", "Wordle success", '{"order": 1}')
+        await filter_by(pilot, "completed")
+        await pilot.press("B")
         await wait_for_widget_text(pilot, "#summary", f"episode {ULID}", "● live")
         assert "matches" not in widget_text(pilot, "#summary")
         await wait_for_widget_text(pilot, "#messages", "Wordle success")
@@ -237,40 +223,19 @@ async def test_all_messages_of_the_episode_of_a_message() -> None:
         await wait_until(pilot, lambda: "names no episode" in toast_text(pilot))
 
 
-async def test_all_messages_of_an_episode_from_its_screen() -> None:
-    episode_message = RawMessage("x", {}, b'{"episode_id":"%s"}' % episode_id(1).encode(), "S", 1, START)
-    session = session_with_items(order(1), episode_message)
+async def test_without_an_episode_or_a_message_keys_say_so() -> None:
+    session = empty_session()
     async with console_pilot(session) as pilot:
-        await pilot.app.push_screen(EpisodeScreen(session, episode_id(1)))
-        await wait_for_widget_text(pilot, "#heading", "Wordle")
-        await pilot.press("B")
-        await wait_for_widget_text(pilot, "#summary", f"episode {episode_id(1)}")
-        await wait_for_widget_text(pilot, "#payload", episode_id(1))
-        assert "order" not in widget_text(pilot, "#messages")
-
-
-async def test_all_messages_of_the_watched_episode_from_the_live_screen() -> None:
-    session = busy_session()
-    session.fake_events.initial = [
-        order(1),
-        RawMessage("x", {}, b'{"episode_id":"%s"}' % episode_id(3).encode(), "S", 1, START),
-    ]
-    async with console_pilot(session) as pilot:
-        await wait_for_text(pilot, "task 3")
-        await pilot.press("B")
-        await wait_for_widget_text(pilot, "#summary", f"episode {episode_id(3)}")
-        await wait_for_widget_text(pilot, "#payload", episode_id(3))
-        assert "order" not in widget_text(pilot, "#messages")
-
-
-async def test_key_b_without_an_episode_says_so() -> None:
-    async with console_pilot(empty_session()) as pilot:
         await wait_for_text(pilot, "Nothing is running yet")
         await pilot.press("B")
         await wait_until(pilot, lambda: "no episode selected" in toast_text(pilot))
+        await pilot.press("3")
+        await wait_for_widget_text(pilot, "#nothing", "No messages yet on >")
+        await pilot.press("y")
+        await wait_until(pilot, lambda: "nothing to copy" in toast_text(pilot))
 
 
-async def test_a_message_is_shown_in_four_views_and_copied() -> None:
+async def test_a_message_is_shown_in_four_views_and_copied_and_its_text_is_never_markup() -> None:
     session = session_with_items(RawMessage("s", {"shop": "7"}, b'{"a":"\x1b[2J"}', "S", 4, START))
     async with events_pilot(session) as pilot:
         await wait_for_widget_text(pilot, "#payload", "␛[2J")
@@ -287,45 +252,32 @@ async def test_a_message_is_shown_in_four_views_and_copied() -> None:
         assert events_screen(pilot).query_one("#payload", TextView).has_focus
         await pilot.press("X")
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, HexDumpDialog))
+        await pilot.press("escape")
+        session.fake_events.publish(RawMessage(HOSTILE.replace("\ud800", ""), {}, HOSTILE.encode("utf-8", "replace")))
+        await wait_for_widget_text(pilot, "#messages", "⚠")
+        await pilot.press("J")
+        await type_text(pilot, "[/]", "enter")
+        await wait_until(pilot, lambda: "not a sequence" in toast_text(pilot))
+        assert isinstance(pilot.app, Console)
 
 
-async def test_copying_without_a_message_says_so() -> None:
-    async with events_pilot(session_with_items()) as pilot:
-        await wait_for_widget_text(pilot, "#nothing", "No messages yet on >")
-        await pilot.press("y")
-        await wait_until(pilot, lambda: "nothing to copy" in toast_text(pilot))
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_each_pane_is_zoomed_and_restored(size: tuple[int, int]) -> None:
+async def test_each_pane_is_zoomed_and_restored() -> None:
     panes = {"": "#messages", "tab": "#payload", "t": "#subjects", "shift+tab": "#subjects"}
-    if size[0] < 110:
-        del panes["shift+tab"]  # the tree is hidden
-    async with events_pilot(session_with_items(order(1)), size) as pilot:
+    async with events_pilot(session_with_items(order(1))) as pilot:
         await wait_for_widget_text(pilot, "#messages", "orders")
         screen = events_screen(pilot)
-        for key, selector in panes.items():
-            screen.query_one("#messages").focus()
-            await pilot.press(*filter(None, (key, "z")))
-            await wait_until(pilot, lambda: screen.query_one(selector).size.width > size[0] - 4)  # noqa: B023
-            others = {"#messages", "#payload", "#subjects"} - {selector}
-            assert not any(screen.query_one(other).size for other in others)
-            await pilot.press("z")
-            await wait_until(pilot, lambda: bool(screen.query_one("#messages").size))
-
-
-async def test_reading_is_suspended_on_another_screen_and_resumes_without_loss() -> None:
-    session = session_with_items(order(1))
-    async with events_pilot(session) as pilot:
-        await wait_for_widget_text(pilot, "#messages", '{"order": 1}')
-        reader = events_screen(pilot).reader
-        await pilot.press("1")
-        await wait_until(pilot, lambda: reader.suspended)
-        session.fake_events.publish(order(2), order(3))
-        await pilot.pause(0.2)
-        await pilot.press("3")
-        await wait_for_widget_text(pilot, "#messages", '{"order": 2}', '{"order": 3}')
-        assert len(session.fake_events.opened) == 1
+        for width, height in ((120, 40), (80, 24)):
+            if width < 110:
+                del panes["shift+tab"]  # the tree is hidden
+            await pilot.resize_terminal(width, height)
+            for key, selector in panes.items():
+                screen.query_one("#messages").focus()
+                await pilot.press(*filter(None, (key, "z")))
+                await wait_until(pilot, lambda: width >= screen.query_one(selector).size.width > width - 4)  # noqa: B023
+                others = {"#messages", "#payload", "#subjects"} - {selector}
+                assert not any(screen.query_one(other).size for other in others)
+                await pilot.press("z")
+                await wait_until(pilot, lambda: bool(screen.query_one("#messages").size))
 
 
 async def test_a_files_session_has_no_events_screen() -> None:
@@ -343,20 +295,3 @@ async def test_a_files_session_has_no_events_screen() -> None:
         await wait_until(
             pilot, lambda: "files have no bus" in toast_text(pilot) and isinstance(pilot.app.screen, EpisodeScreen)
         )
-
-
-async def test_all_commands_of_the_screen_are_available() -> None:
-    session = session_with_items()
-    async with events_pilot(session) as pilot:
-        available = {each.command.id for each in available_commands(pilot.app, session)}
-        assert available >= {command.id for command in COMMANDS if command.scope == "events"}
-
-
-async def test_typed_and_received_text_is_never_markup() -> None:
-    session = session_with_items(RawMessage(HOSTILE.replace("\ud800", ""), {}, HOSTILE.encode("utf-8", "replace")))
-    async with events_pilot(session) as pilot:
-        await wait_for_widget_text(pilot, "#messages", "⚠")
-        await pilot.press("J")
-        await type_text(pilot, "[/]", "enter")
-        await wait_until(pilot, lambda: "not a sequence" in toast_text(pilot))
-        assert isinstance(pilot.app, Console)
