@@ -58,10 +58,7 @@ def test_unset_settings_are_not_sent() -> None:
 def test_without_tools_tool_calls_are_sent_as_text() -> None:
     sent = sent_body(InferenceQuestion(messages=CHAT, tools=TOOLS), tools="text")
     assert "tools" not in sent
-    assert sent["messages"][1:] == [
-        {"role": "assistant", "content": "up({})"},
-        {"role": "user", "content": "at 1"},
-    ]
+    assert sent["messages"][1:] == [{"role": "assistant", "content": "up({})"}, {"role": "user", "content": "at 1"}]
 
 
 def test_lone_surrogates_can_be_sent() -> None:
@@ -183,8 +180,7 @@ INVALID_BODIES = [
 
 
 @pytest.mark.parametrize(
-    "data",
-    [*INVALID_BODIES, b'{"error": "busy"}', b'{"code": 429, "message": "no quota"}', b"1" * 5000],
+    "data", [*INVALID_BODIES, b'{"error": "busy"}', b'{"code": 429, "message": "no quota"}', b"1" * 5000]
 )
 def test_bodies_without_an_answer_are_failures(data: bytes) -> None:
     with pytest.raises(EndpointFailure):

@@ -8,21 +8,9 @@ import pytest
 
 from runner.config.profile import EndpointConfig, FeedbackMetrics
 from runner.inference.manager import InferenceManager
-from tests.support.inference import (
-    VirtualTime,
-    agent_settings,
-    episode_header,
-    infer,
-)
+from tests.support.inference import VirtualTime, agent_settings, episode_header, infer
 from tests.support.rude_gateway import CHAT_PATH, GATEWAY_HEALTH, GATEWAY_ID, rude_gateway
-from tests.support.rude_model import (
-    Behavior,
-    PendingRequest,
-    RudeModel,
-    closing,
-    completion_response,
-    http_response,
-)
+from tests.support.rude_model import Behavior, PendingRequest, RudeModel, closing, completion_response, http_response
 
 KEY = "sk-0123456789abcdef"
 

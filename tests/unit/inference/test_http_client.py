@@ -485,10 +485,7 @@ async def test_a_chunk_that_is_none_is_a_malformed_reply_and_no_lost_connection(
         await writer.drain()
         writer.close()
 
-    async with (
-        await asyncio.start_server(answer, "127.0.0.1", 0) as server,
-        asyncio.timeout(20),
-    ):
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, asyncio.timeout(20):
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
         async with send_request("GET", url) as response:
             chunks = response.aiter_raw()

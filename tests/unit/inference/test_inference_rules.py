@@ -12,14 +12,7 @@ from runner.config import AgentSettings
 from runner.config.profile import EndpointConfig, Price
 from runner.inference.api_keys import DeltaFilter, endpoint_variables, read_api_key, redact_key
 from runner.inference.chat_format import ModelReply, split_thinking
-from runner.inference.endpoints import (
-    GATEWAY_PATH,
-    EndpointSpec,
-    Kind,
-    ollama_url,
-    resolve_endpoints,
-    resolve_target,
-)
+from runner.inference.endpoints import GATEWAY_PATH, EndpointSpec, Kind, ollama_url, resolve_endpoints, resolve_target
 from runner.inference.errors import EndpointFailure
 from runner.inference.http import retry_after_s
 from runner.inference.inference_session import token_cost
