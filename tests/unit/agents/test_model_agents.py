@@ -99,26 +99,23 @@ async def test_dialects_are_understood_in_strict_mode_alone() -> None:
     assert step.chats[0][-1] == {"role": "assistant", "content": text}
 
 
-async def test_each_step_has_its_token_usage() -> None:
-    result = await play_counter(UP, stream=True, goal=1)
-    (step,) = result.trajectory.timesteps
+async def test_each_step_has_its_token_usage_and_the_last_response_its_flow() -> None:
+    result = await play_counter(UP, stream=True, goal=2, limits=Limits(max_rounds=7, max_duration_s=30))
+    step, _ = result.trajectory.timesteps
     assert (step.endpoint, step.model, step.warnings) == ("test", "scripted", ())
     assert step.tokens is not None
     assert step.tokens.completion > 0
     assert step.ttft_s is not None
     assert step.tokens_per_s is not None
     streamed = [event for event in result.events if isinstance(event, TokensStreamed)]
-    assert "".join(event.delta.text for event in streamed) == UP
+    assert "".join(event.delta.text for event in streamed) == UP * 2
     assert next((event.delta.endpoint, event.delta.model) for event in streamed) == ("test", "scripted")
-    assert {event.step for event in streamed} == {0}
-
-
-async def test_the_last_response_has_the_trajectorys_flow_id() -> None:
-    result = await play_counter(UP, goal=2)
+    assert {event.step for event in streamed} == {0, 1}
     ids = [flow.id for flow in result.spans.flows if flow.phase == "start"]
     assert result.trajectory.trace_last_response_flow_id in ids
     inferences = [span for span in result.spans.spans if span.category == "inference"]
     assert [span.attributes["gen_ai.request.model"] for span in inferences] == ["scripted", "scripted"]
+    assert "You have at most 7 actions." in str(result.chats[0][0]["content"])
 
 
 async def test_too_many_unparsed_replies_end_the_episode() -> None:
@@ -128,11 +125,6 @@ async def test_too_many_unparsed_replies_end_the_episode() -> None:
     expected = 'Invalid action. Expected a line "Action: <action>".'
     assert result.observations == [expected, "at 1", expected, expected]
     assert result.chats[1][-2:] == [{"role": "assistant", "content": "hm"}, user(expected)]
-
-
-async def test_the_request_names_the_limit_of_the_episode() -> None:
-    result = await play_counter(UP, goal=1, limits=Limits(max_rounds=7, max_duration_s=30))
-    assert "You have at most 7 actions." in str(result.chats[0][0]["content"])
 
 
 async def test_an_unknown_action_is_sent_to_the_environment() -> None:

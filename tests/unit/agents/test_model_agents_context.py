@@ -46,10 +46,6 @@ def make_turn(number: int, length: int = 1000) -> Chat:
     ]
 
 
-def length_of(chat: Chat) -> int:
-    return sum(len(json.dumps(message)) for message in chat)
-
-
 def test_a_chat_that_fits_is_sent_unchanged() -> None:
     turns = [make_turn(1), make_turn(2)]
     chat = fit_chat("play", OPENING, turns, 10_000)
@@ -84,11 +80,7 @@ def test_the_instructions_are_never_cut() -> None:
 
 
 @settings(max_examples=examples(100), deadline=None)
-@given(
-    st.lists(st.integers(0, 3000), max_size=8),
-    st.integers(0, 5000),
-    st.integers(1000, 12_000),
-)
+@given(st.lists(st.integers(0, 3000), max_size=8), st.integers(0, 5000), st.integers(1000, 12_000))
 def test_calls_stay_paired_and_the_chat_fits_its_budget(lengths: list[int], opening: int, budget: int) -> None:
     turns = [make_turn(number, length) for number, length in enumerate(lengths)]
     chat = fit_chat("play", [user("o" * opening)], turns, budget)
@@ -107,18 +99,6 @@ def test_the_budget_excludes_the_answer_and_the_tools() -> None:
     assert chat_budget(AgentSettings(max_tokens=4000), tools_size(SCHEMAS * 100), 4000) == CHARS_PER_TOKEN * 1000
 
 
-@pytest.mark.parametrize("env", ["ALFWorld", "BabyAI", "Maze", "SQLGym", "TextCraft", "WebShop", "Wordle"])
-def test_each_environment_has_its_own_instructions(env: str) -> None:
-    schemas = plugins.load(plugins.ENVS, env)().get_tool_schemas()
-    text = system_prompt(env, schemas, as_calls=False)
-    assert text == system_prompt(env.lower(), schemas, as_calls=False)
-    assert "You act in the environment" not in text
-    assert "Thought: " in text
-    assert "tool call" not in text
-    assert "exactly one tool call" in system_prompt(env, schemas, as_calls=True)
-    assert length_of([{"role": "system", "content": text}]) < 2000
-
-
 def test_the_prompt_of_wordle_has_the_marks_of_its_rules() -> None:
     strict, compat = (system_prompt("Wordle", [], as_calls=False, mode=mode) for mode in ("strict", "compat"))
     assert "b = not in the word, or not once more." in strict
@@ -130,11 +110,9 @@ def test_the_prompt_of_wordle_has_the_marks_of_its_rules() -> None:
     [
         ("Maze", 15, "at most 15 moves."),
         ("Maze", 60, "at most 50 moves."),
-        ("Maze", None, "at most 50 moves."),
         ("ALFWorld", 15, "at most 15 actions."),
         ("Wordle", 15, "at most 6 attempts."),
         ("Wordle", 1, "at most 1 attempt."),
-        ("BabyAI", 15, "at most 15 actions."),
         ("MyEnv", 15, "at most 15 actions."),
     ],
 )
@@ -162,13 +140,17 @@ def test_the_limits_of_the_instructions_are_those_of_the_environments() -> None:
         ("Wordle", "crane"),
     ],
 )
-def test_answers_in_the_instructed_form_are_parsed(env: str, example: str) -> None:
+def test_each_environment_has_its_own_instructions_whose_form_is_parsed(env: str, example: str) -> None:
     environment = plugins.load(plugins.ENVS, env)()
+    schemas = environment.get_tool_schemas()
+    text = system_prompt(env, schemas, as_calls=False)
+    assert text == system_prompt(env.lower(), schemas, as_calls=False)
+    assert "You act in the environment" not in text and "tool call" not in text
+    assert "exactly one tool call" in system_prompt(env, schemas, as_calls=True)
+    assert len(text) < 2000
     form = system_prompt(env, [], as_calls=False).partition("Thought:")[2].partition("\n\n")[0]
     text = f"Thought:{form}".replace("<action>", example).replace("<query>", example)
-    action = parse_reply(
-        {"role": "assistant", "content": text}, action_style(env), environment.get_tool_schemas(), as_calls=False
-    )
+    action = parse_reply({"role": "assistant", "content": text}, action_style(env), schemas, as_calls=False)
     assert action == Action(text=example)
     if env != "SQLGym":
         assert example in system_prompt(env, [], as_calls=False)

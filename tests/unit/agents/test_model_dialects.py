@@ -12,18 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.agents.model.dialects import (
-    CALL_DIALECTS,
-    END_TOKENS,
-    THINKING,
-    CallDialect,
-    read_dialect,
-    tool_parameters,
-)
+from runner.agents.model.dialects import CALL_DIALECTS, END_TOKENS, THINKING, CallDialect, read_dialect, tool_parameters
 from runner.agents.model.react import Conversation, strip_thinking
 from runner.agents.model.reply_parsing import ActionStyle, parse_action, parse_reply
 from runner.types import Action, InvalidAction, Message, Mode, ToolCall, ToolSchema
-from tests.support.examples import IS_FULL, examples
+from tests.support.examples import examples
 
 STYLES: tuple[ActionStyle, ...] = get_args(ActionStyle)
 SAMPLES: list[dict[str, Any]] = [
@@ -162,13 +155,10 @@ def test_arguments_are_decoded_only_once_more() -> None:
         ("item=item", None),
         ("item=f'{1}'", None),
         ("item=b'x'", None),
-        ("item={1, 2}", None),
         ("item=1if 1 else 2", None),
         ("item=().__class__", None),
         ("item=__import__('os')", None),
-        ("item=(lambda: 1)()", None),
         ("**{'item': 1}", None),
-        ("*[1]", None),
         ("item=1e999", None),
         ("item=1, item=2", None),
         ("item=" + "9" * 5000, None),
@@ -272,22 +262,7 @@ PIECES = [
     *("**", "`", "_", "Action", "Action:", "：", ":", "\nObservation:", "Action Input:", "move", "look", "to=", "json"),
     *("[THINK]", "[/THINK]", "<think>", "</think>", "<|channel|>analysis", "assistantfinal", "analysis", "[ARGS]"),
     *("[TOOL_CALLS]", "<tool_call>", "</tool_call>", "<function=look>", "</function>", "<parameter=a>", "</parameter>"),
-    *(
-        "<arg_key>",
-        "</arg_key>",
-        "<arg_value>",
-        "</arg_value>",
-        '<|"|>',
-        "call:",
-        "{",
-        "}",
-        "(",
-        ")",
-        "[",
-        "]",
-        '"',
-        "'",
-    ),
+    *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", '<|"|>', "call:", *"{}()[]\"'"),
     *("\\", ",", "=", "\n", " ", "\ud800", "\0", "1e999"),
 ]
 BROKEN = st.lists(
@@ -312,42 +287,19 @@ def test_no_text_breaks_the_reader(text: str, style: ActionStyle, mode: Mode, na
             assert mode == "compat" or style == "raw" or call.name in ("move", "look", "") or message.get("tool_calls")
 
 
-LENGTH = 1 << 20 if IS_FULL else 1 << 18
+LENGTH = 1 << 17
 CUT = [dialect.sample[: len(dialect.sample) * quarter // 4] for dialect in CALL_DIALECTS for quarter in (1, 2, 3)]
 PARTS = [
     *CUT,
     *("<|im_end|>", "</s>", "<|", "**Action", "`Action: ", "Action：", "\nObservation", "Observation: "),
     *("analysis", "[THINK]", "<|channel|>analysis", "<|channel|>analysis<|end|>", "assistantfinal", "<think>[/THINK]"),
-    *(
-        '{"x":[',
-        '{"name": "move", "arguments": {',
-        "{ ",
-        '{"',
-        "\\",
-        '"',
-        "'",
-        '\\"',
-        "[move(",
-        "move('",
-        "to=",
-        "to=json",
-    ),
-    *(
-        "to=move json ",
-        ":",
-        "`",
-        "*",
-        "_",
-        "\n",
-        " ",
-        "<function=move>{",
-        "<tool_call>move<",
-        "<tool_call>move<arg_key>",
-    ),
+    *('{"x":[', '{"name": "move", "arguments": {', "{ ", '{"', "\\", '"', "'", '\\"', "[move(", "move('", "to="),
+    *("to=json", "to=move json ", ":", "`", "*", "_", "\n", " ", "<function=move>{", "<tool_call>move<"),
+    "<tool_call>move<arg_key>",
 ]
 
 
-@pytest.mark.timeout(60)  # far above linear time, far below quadratic time
+@pytest.mark.timeout(30)  # far above linear time, far below quadratic time
 @pytest.mark.parametrize("part", PARTS)
 def test_long_texts_are_read_in_linear_time(part: str) -> None:
     long = part * (LENGTH // len(part))

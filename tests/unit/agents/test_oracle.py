@@ -81,13 +81,13 @@ def test_textcraft_needs_no_recipes_of_the_server(
 
 def test_textcraft_over_http_plans_all_shipped_tasks(server: RudeServer, tmp_path: Path) -> None:
     server.reset(EnvironmentHandler(lambda: TextCraft(mode="compat")))
-    result, errors = play("TextCraft", server.url, tmp_path, repeat=20)
+    result, errors = play("TextCraft", server.url, tmp_path, repeat=8)
     assert (result.success_rate, errors) == (1.0, [])
 
 
 def test_the_listing_alone_suffices_for_every_shipped_task() -> None:
     env = TextCraft(mode="compat")
-    for index in range(0, env.n_tasks, 3):
+    for index in range(0, env.n_tasks, 7):
         planner, done, n_actions = ListingPlanner(), False, 0
         planner.start(env.reset(task_index=index)[0]["content"] or "")
         while not done and n_actions < 60:

@@ -149,7 +149,7 @@ async def test_failures_before_and_after_a_refusal_do_not_hide_it() -> None:
     assert causes[5:] == ["stream", "failing", "tools", "failing", "tools", "tools", "", "system"]
 
 
-@pytest.mark.parametrize("wording", [*WRONG_KEYS, *MODELS, *POLICIES], ids=lambda each: each.text[:30])
+@pytest.mark.parametrize("wording", [WRONG_KEYS[0], MODELS[0], POLICIES[0]], ids=["key", "model", "policy"])
 async def test_a_key_a_model_and_a_policy_end_the_request_at_once(wording: Wording) -> None:
     episode = await RuledEpisode(Rules(end=(0, wording), form="list"), Rules()).play(goal=1, format="auto", stream=True)
     assert episode.trajectory.outcome is Outcome.SUCCESS

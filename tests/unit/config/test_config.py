@@ -207,16 +207,8 @@ BAD_VALUES = [
     ("agent: {endpoints: [{url: 'http://'}]}", "agent.endpoints[0].url", "URL"),
     ("agent: {endpoints: [{name: x}]}", "agent.endpoints[0]", "missing required field `url`"),
     ("agent: {timeout_sec: 0}", "agent.timeout_sec", "Expected `float` > 0"),
-    (
-        "agent: {idle_timeout_sec: null}",
-        "agent.idle_timeout_sec",
-        "Expected `float`, got `null`",
-    ),
-    (
-        "agent: {first_token_timeout_sec: -1}",
-        "agent.first_token_timeout_sec",
-        "Expected `float` > 0",
-    ),
+    ("agent: {idle_timeout_sec: null}", "agent.idle_timeout_sec", "Expected `float`, got `null`"),
+    ("agent: {first_token_timeout_sec: -1}", "agent.first_token_timeout_sec", "Expected `float` > 0"),
     ("agent: {mode: remote}", "agent.mode", "unknown value; known: "),
     ("agent: {price: {'q:8': {prompt_per_mtok: -1}}}", "agent.price[...].prompt_per_mtok", "Expected `float` >= 0"),
     ("agent: {price: {a: {}, b: 3}}", "agent.price[...]", "Expected `object`"),

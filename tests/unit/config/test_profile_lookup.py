@@ -7,12 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.config import (
-    Profile,
-    find_data_dir,
-    load_profile,
-    resolve_node,
-)
+from runner.config import Profile, find_data_dir, load_profile, resolve_node
 from runner.config.profile import Hardware
 from runner.errors import ConfigError
 

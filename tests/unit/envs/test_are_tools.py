@@ -82,11 +82,7 @@ def test_a_type_has_a_schema(kind: object, schema: dict[str, Any]) -> None:
 
 def test_an_argument_has_its_default_and_description() -> None:
     optional = Sample("to", list[str] | None, has_default=True, description=" who gets it \n")
-    assert argument_schema(optional) == {
-        "type": "array",
-        "items": {"type": "string"},
-        "description": "who gets it",
-    }
+    assert argument_schema(optional) == {"type": "array", "items": {"type": "string"}, "description": "who gets it"}
     assert argument_schema(Sample("n", int, 3, has_default=True)) == {"type": "integer", "default": 3}
     assert argument_schema(Sample("n", object, MISSING, has_default=True)) == {}
     assert argument_schema(Sample("n", float, float("nan"), has_default=True)) == {"type": "number"}

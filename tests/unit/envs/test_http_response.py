@@ -52,10 +52,7 @@ def test_any_json_is_a_step_or_raises_a_fault(dialect: ClientDialect, status: in
         ([1], "returned a list; expected a text at observation; found nothing there."),
         ({}, "returned an object with no fields; expected a text at observation; found nothing there."),
         ({"observation": 5, "info": "gold"}, "with observation, info; expected a text at"),
-        (
-            {"observation": "gold", "reward": "gold", "done": True},
-            "up to 1e+100 at reward; found a text there",
-        ),
+        ({"observation": "gold", "reward": "gold", "done": True}, "up to 1e+100 at reward; found a text there"),
         ({"observation": "gold", "reward": True, "done": True}, "; found a truth value there."),
         ({"observation": "gold", "reward": 10**400, "done": True}, "; found a number there."),
         ({"observation": "gold", "reward": 1e101, "done": True}, "; found a number there."),

@@ -208,10 +208,7 @@ def test_gymnasium_keeps_the_colors_of_its_text_rendering() -> None:
     lake = GymnasiumEnvironment(id="FrozenLake-v1")
     lake.reset(task_index=0)
     assert lake.render_cells() == Cells(
-        [
-            (CellRun("S", "red", "solid"), CellRun("FFF")),
-            *((CellRun(line),) for line in ("FHFH", "FFFH", "HFFG")),
-        ]
+        [(CellRun("S", "red", "solid"), CellRun("FFF")), *((CellRun(line),) for line in ("FHFH", "FFFH", "HFFG"))]
     )
     cart = GymnasiumEnvironment(id="CartPole-v1")
     cart.reset(task_index=0)

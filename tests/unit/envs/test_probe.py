@@ -15,13 +15,7 @@ from runner.config import EnvironmentEntry
 from runner.envs.http.server import BUSY, MAX_RESPONSE_BYTES, NOT_LISTENING, ServerAddress, ServerState, probe_servers
 from runner.envs.placement import server_address
 from runner.util.display_text import one_line
-from tests.support.rude_env_server import (
-    Handler,
-    ReceivedRequest,
-    RudeServer,
-    http_response,
-    json_response,
-)
+from tests.support.rude_env_server import Handler, ReceivedRequest, RudeServer, http_response, json_response
 from tests.support.serving import serve_environments
 
 CONSOLE_GREETING = "AgentGym Console 0.1.0: Maze (compat, as published)"

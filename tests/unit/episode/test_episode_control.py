@@ -6,15 +6,7 @@ import threading
 import pytest
 
 from runner.episode.control import EpisodeControl
-from runner.types import (
-    EpisodeEnded,
-    EpisodeEvent,
-    EpisodePaused,
-    EpisodeResumed,
-    Limits,
-    Outcome,
-    TimestepPlayed,
-)
+from runner.types import EpisodeEnded, EpisodeEvent, EpisodePaused, EpisodeResumed, Limits, Outcome, TimestepPlayed
 from tests.support.fakes import AsyncHanging, Counter, SlowCleanup, UpAgent
 from tests.support.runners import make_context, make_runner
 

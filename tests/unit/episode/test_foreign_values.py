@@ -98,10 +98,7 @@ def play_and_load(folder: Path, values: dict[str, Any]) -> EpisodeRecord:
     episode = RecordedEpisode(store, index)
     reporter = episode.reporter
     context = EpisodeContext(
-        episode.header,
-        tracer=episode.spans.tracer,
-        emit=reporter.emit,
-        on_reset=reporter.on_reset,
+        episode.header, tracer=episode.spans.tracer, emit=reporter.emit, on_reset=reporter.on_reset
     )
 
     async def run_episode() -> None:

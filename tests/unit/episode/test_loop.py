@@ -99,8 +99,7 @@ async def test_failures_are_returned_as_error_info(env: str, agent: str, kind: s
 
 
 @pytest.mark.parametrize(
-    ("env", "warning"),
-    [("FailingCleanup", "cleanup failed"), ("HangingCleanup", "cleanup did not end within 0.05 s")],
+    ("env", "warning"), [("FailingCleanup", "cleanup failed"), ("HangingCleanup", "cleanup did not end within 0.05 s")]
 )
 async def test_a_failed_cleanup_does_not_change_the_result(
     env: str, warning: str, caplog: pytest.LogCaptureFixture

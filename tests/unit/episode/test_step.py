@@ -167,10 +167,7 @@ async def test_too_many_consecutive_unparsed_replies_end_the_episode(
     assert trajectory.error_info is None
 
 
-@pytest.mark.parametrize(
-    ("called", "valid"),
-    [(("move", "fly"), True), (("fly", "move"), False), (("move",), True)],
-)
+@pytest.mark.parametrize(("called", "valid"), [(("move", "fly"), True), (("fly", "move"), False), (("move",), True)])
 async def test_an_action_is_valid_if_its_first_tool_call_fits_a_schema(called: tuple[str, ...], valid: bool) -> None:
     calls = [ToolCall(name, name, '{"direction": "up"}') for name in called]
     environment = Maze()

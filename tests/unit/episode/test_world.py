@@ -89,9 +89,7 @@ async def play(
     agent: str = "tests.support.fakes.UpAgent",
 ) -> Trajectory:
     runner = EpisodeFactory(
-        env_cfg={"_target_": f"{__name__}.{env}"},
-        agent_cfg={"_target_": agent},
-        records_world=records_world,
+        env_cfg={"_target_": f"{__name__}.{env}"}, agent_cfg={"_target_": agent}, records_world=records_world
     )
     return await runner.play_episode(context=make_context(events))
 

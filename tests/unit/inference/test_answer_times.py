@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import given
@@ -19,41 +19,31 @@ from tests.support.rude_model import RudeModel, chat_completion, completion_resp
 SERVER = ServerTimes(queue_s=3.0, prefill_s=1.0, decode_s=4.0)
 SECONDS = st.floats(0.0, 1e6)
 OPTIONAL = st.none() | SECONDS
-
-
-def test_what_the_answer_reports_is_exact() -> None:
-    times = answer_times(5.0, 2.0, (0.5, 3.0), SERVER)
-    assert times == AnswerTimes(total_s=5.0, queue_s=1.5, prefill_s=0.5, decode_s=3.0)
-
-
-def test_a_server_that_reports_more_than_the_answer_took_is_not_believed() -> None:
-    assert answer_times(5.0, 2.0, (4.0, 3.0), None) == AnswerTimes(total_s=5.0, decode_s=3.0)
-
-
-def test_the_time_to_the_first_token_is_split_as_the_servers_means() -> None:
-    times = answer_times(5.0, 2.0, (None, None), SERVER)
-    assert times == AnswerTimes(total_s=5.0, queue_s=1.5, prefill_s=0.5, decode_s=3.0, about=True)
-
-
-def test_an_answer_that_is_not_streamed_is_split_as_the_servers_means() -> None:
-    times = answer_times(4.0, None, (None, None), SERVER)
-    assert times == AnswerTimes(total_s=4.0, queue_s=1.5, prefill_s=0.5, decode_s=2.0, about=True)
+Reported: TypeAlias = tuple[float | None, float | None]
+UNKNOWN = (None, None)
+NO_TIME = ServerTimes(queue_s=0.0, prefill_s=0.0, decode_s=0.0)
 
 
 @pytest.mark.parametrize(
-    ("ttft_s", "server", "expected"),
+    ("total_s", "ttft_s", "reported", "server", "expected"),
     [
-        (None, None, AnswerTimes(total_s=4.0)),
-        (1.0, None, AnswerTimes(total_s=4.0, decode_s=3.0)),
-        (1.0, ServerTimes(decode_s=9.0), AnswerTimes(total_s=4.0, decode_s=3.0)),
-        (1.0, ServerTimes(queue_s=9.0), AnswerTimes(total_s=4.0, queue_s=1.0, prefill_s=0.0, decode_s=3.0, about=True)),
-        (None, ServerTimes(queue_s=0.0, prefill_s=0.0, decode_s=0.0), AnswerTimes(total_s=4.0)),
+        pytest.param(5.0, 2.0, (0.5, 3.0), SERVER, (1.5, 0.5, 3.0, False), id="what the answer reports is exact"),
+        pytest.param(5.0, 2.0, (4.0, 3.0), None, (None, None, 3.0, False), id="more than the answer took"),
+        pytest.param(5.0, 2.0, UNKNOWN, SERVER, (1.5, 0.5, 3.0, True), id="the first token as the server's means"),
+        pytest.param(4.0, None, UNKNOWN, SERVER, (1.5, 0.5, 2.0, True), id="an unstreamed answer as the means"),
+        pytest.param(4.0, None, UNKNOWN, None, (None, None, None, False), id="no source"),
+        pytest.param(4.0, 1.0, UNKNOWN, None, (None, None, 3.0, False), id="only a stream"),
+        pytest.param(4.0, 1.0, UNKNOWN, ServerTimes(decode_s=9.0), (None, None, 3.0, False), id="no means before"),
+        pytest.param(4.0, 1.0, UNKNOWN, ServerTimes(queue_s=9.0), (1.0, 0.0, 3.0, True), id="a mean above the start"),
+        pytest.param(4.0, None, UNKNOWN, NO_TIME, (None, None, None, False), id="means of zero"),
     ],
 )
-def test_parts_without_a_source_are_unknown(
-    ttft_s: float | None, server: ServerTimes | None, expected: AnswerTimes
+def test_an_answer_is_split_by_what_it_reports_or_by_the_servers_means(
+    total_s: float, ttft_s: float | None, reported: Reported, server: ServerTimes | None, expected: tuple[Any, ...]
 ) -> None:
-    assert answer_times(4.0, ttft_s, (None, None), server) == expected
+    queue_s, prefill_s, decode_s, about = expected
+    parts = AnswerTimes(total_s=total_s, queue_s=queue_s, prefill_s=prefill_s, decode_s=decode_s, about=about)
+    assert answer_times(total_s, ttft_s, reported, server) == parts
 
 
 @given(
@@ -63,7 +53,7 @@ def test_parts_without_a_source_are_unknown(
     st.none() | st.builds(ServerTimes, queue_s=OPTIONAL, prefill_s=OPTIONAL, decode_s=OPTIONAL),
 )
 def test_the_parts_are_never_negative_or_more_than_the_answer(
-    total_s: float, ttft_s: float | None, reported: tuple[float | None, float | None], server: ServerTimes | None
+    total_s: float, ttft_s: float | None, reported: Reported, server: ServerTimes | None
 ) -> None:
     times = answer_times(total_s, ttft_s, reported, server)
     parts = [part for part in (times.queue_s, times.prefill_s, times.decode_s) if part is not None]
@@ -93,20 +83,13 @@ def test_timings_that_are_not_numbers_are_ignored(timings: object) -> None:
     assert (reply.prefill_s, reply.decode_s) == (None, None)
 
 
-async def test_the_usage_of_an_answer_has_its_exact_times() -> None:
-    timings = {"prompt_ms": 0.001, "predicted_ms": 0.002}
-    with RudeModel(completion_response("up", timings=timings)) as server:
-        times = (await infer(inference_manager(server.url))).usage.times
-    assert times is not None
-    assert [times.prefill_s, times.decode_s] == pytest.approx([1e-6, 2e-6])
-    assert not times.about
-    assert times.queue_s == pytest.approx(times.total_s - 3e-6)
-
-
-async def test_the_trace_has_the_parts_of_an_answer_as_spans_in_its_request() -> None:
+async def test_usage_and_trace_have_the_parts_of_an_answer() -> None:
     spans = SpanList()
     with RudeModel(completion_response("up", timings={"prompt_ms": 0.001, "predicted_ms": 0.002})) as server:
-        await infer(inference_manager(server.url), tracer=Tracer(collectors=[spans]))
+        times = (await infer(inference_manager(server.url), tracer=Tracer(collectors=[spans]))).usage.times
+    assert times is not None and not times.about
+    assert [times.prefill_s, times.decode_s] == pytest.approx([1e-6, 2e-6])
+    assert times.queue_s == pytest.approx(times.total_s - 3e-6)
     by_name = {span.name: span for span in spans.spans}
     request = next(span for name, span in by_name.items() if name.startswith("chat "))
     queue, prefill, decode = (by_name[name] for name in ("queue", "prefill", "decode"))

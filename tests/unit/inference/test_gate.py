@@ -159,14 +159,12 @@ def test_a_failed_endpoint_waits_longer_each_time_and_then_admits_one_request() 
     endpoint = Endpoint()
     for wait_s in (1, 2, 4):
         assert endpoint.admits()
-        assert (endpoint.rest_after("connection"), endpoint.admits(), endpoint.gate.cause("a")) == (
-            wait_s,
-            False,
-            "refused",
-        )
+        assert (endpoint.rest_after("connection"), endpoint.admits()) == (wait_s, False)
+        assert endpoint.gate.cause("a") == "refused"
         endpoint.clock.now += wait_s
     assert endpoint.admits()
     assert not endpoint.admits()
+    endpoint.gate.report("unknown", FAILURE, "refused")
     endpoint.gate.report("a", None, "")
     assert endpoint.admits()
     assert endpoint.admits()
@@ -204,24 +202,6 @@ def test_a_connect_timeout_rests_as_long_as_a_timeout() -> None:
     assert Endpoint().rest_after(raised.value.reason) == 30
 
 
-def test_an_endpoint_rests_until_a_request_succeeds() -> None:
-    clock = ManualClock()
-    gate = LocalGate([EndpointSpec(name="a", url="http://a")], clock)
-    gate.report("a", EndpointFailure("server", "oops"), "oops")
-    assert (gate.wait_s("a"), gate.cause("a")) == (0.0, "")
-    gate.report("a", FAILURE, "refused")
-    assert (gate.wait_s("a"), gate.cause("a")) == (2.0, "refused")
-    gate.report("unknown", FAILURE, "refused")
-    clock.now += 10
-    admitted: list[bool] = []
-    for key in range(2):
-        gate.request("worker", key, "a", admitted.append)
-    assert admitted == [True, False]  # one request tries it
-    gate.report("a", None, "")
-    gate.request("worker", 2, "a", admitted.append)
-    assert admitted[2:] == [True]
-
-
 class CountingModel:
     """A behavior that answers after ``parties`` requests are in flight; ``most`` is the largest number in flight."""
 
@@ -252,14 +232,14 @@ async def test_no_more_requests_are_in_flight_than_the_limit_over_several_loops(
         manager = limited_manager(server.url, RateLimit(concurrent_requests=4))
 
         async def play() -> None:
-            await asyncio.gather(*(infer(manager.session(episode_header(str(number)))) for number in range(8)))
+            await asyncio.gather(*(infer(manager.session(episode_header(str(number)))) for number in range(4)))
 
-        threads = [threading.Thread(target=lambda: asyncio.run(play())) for _ in range(8)]
+        threads = [threading.Thread(target=lambda: asyncio.run(play())) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             await asyncio.to_thread(thread.join, 100)
-    assert (len(server.chat_requests), model.most) == (64, 4)
+    assert (len(server.chat_requests), model.most) == (16, 4)
 
 
 async def test_a_cancelled_inference_frees_its_place_and_a_cancelled_wait_takes_none() -> None:

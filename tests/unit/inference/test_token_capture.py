@@ -21,7 +21,7 @@ from tests.support.examples import examples
 from tests.support.inference import CHAT, TOOLS, VirtualTime, agent_settings, episode_header
 from tests.support.json_values import JSON_VALUES
 from tests.support.model_server import ModelServer
-from tests.support.rude_model import Behavior, RudeModel, http_response, sse_event, stream_response
+from tests.support.rude_model import RudeModel, http_response, sse_event, stream_response
 
 REPLY = ScriptedReply(content="go through the door", reasoning_content="doors open", tool_calls=(ScriptedCall("up"),))
 TOKENS = ["door", "s op", "en", "go t", "hrou", "gh t", "he d", "oor", "up", "{}"]
@@ -49,8 +49,7 @@ async def captured(
     return sequences
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("label", ["agent", "auxiliary"])
+@pytest.mark.parametrize(("stream", "label"), [(False, "agent"), (True, "auxiliary")])
 async def test_ids_and_log_probabilities_are_those_that_the_endpoint_sent(stream: bool, label: Label) -> None:
     with ModelServer(ScriptResponder([REPLY]), models=["m"]) as server:
         (sequence,) = await captured(server.url, stream=stream, label=label)
@@ -197,15 +196,10 @@ async def test_an_answer_that_a_retry_replaced_is_discarded_and_a_refusal_has_no
         assert (labels, [each.label for each in await captured(server.url)]) == (["discarded", "agent"], ["agent"])
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_million_ids_are_kept_and_the_next_is_too_long(stream: bool) -> None:
-    many = [1] * (MAX_SEQUENCE_IDS + 1)
-    message = {"content": "up"}
-    choice = {"message": message, "delta": message, "token_ids": many, "finish_reason": "stop"}
-    body = json.dumps({"choices": [choice], "prompt_token_ids": many}, separators=(",", ":")).encode()
-    behavior: Behavior = stream_response(sse_event(body) + DONE) if stream else http_response(200, body)
-    with RudeModel(behavior) as server:
-        (sequence,) = await captured(server.url, stream=stream)
+def test_a_million_ids_are_kept_and_the_next_is_too_long() -> None:
+    capture, many = TokenCapture("e", "m"), [1] * (MAX_SEQUENCE_IDS + 1)
+    capture.add({"choices": [{"token_ids": many}], "prompt_token_ids": many})
+    sequence = capture.sequence("agent", None)
     assert (len(sequence.prompt_ids), len(sequence.completion_ids)) == (MAX_SEQUENCE_IDS, MAX_SEQUENCE_IDS)
     assert "too_long" in sequence.problems and not sequence.is_trained
 
@@ -213,34 +207,16 @@ async def test_a_million_ids_are_kept_and_the_next_is_too_long(stream: bool) -> 
 NUMBERS = st.one_of(st.integers(-(2**70), 2**70), st.floats(), st.booleans(), st.none(), JSON_VALUES)
 
 
-@settings(max_examples=examples(150), deadline=None)
-@given(
-    parts=st.lists(
-        st.fixed_dictionaries(
-            {},
-            optional={
-                "prompt_token_ids": st.lists(NUMBERS, max_size=5) | JSON_VALUES,
-                "choices": JSON_VALUES
-                | st.lists(
-                    st.fixed_dictionaries(
-                        {},
-                        optional={
-                            "index": NUMBERS,
-                            "token_ids": st.lists(NUMBERS, max_size=5) | JSON_VALUES,
-                            "logprobs": JSON_VALUES
-                            | st.fixed_dictionaries(
-                                {"content": st.lists(st.fixed_dictionaries({"logprob": NUMBERS}), max_size=5)}
-                            ),
-                        },
-                    ),
-                    max_size=2,
-                ),
-            },
-        ),
-        max_size=4,
-    ),
-    n_completion=st.none() | st.integers(0, 10),
+IDS = st.lists(NUMBERS, max_size=5) | JSON_VALUES
+LOGPROBS = JSON_VALUES | st.fixed_dictionaries({"content": st.lists(st.fixed_dictionaries({"logprob": NUMBERS}))})
+CHOICES = st.fixed_dictionaries({}, optional={"index": NUMBERS, "token_ids": IDS, "logprobs": LOGPROBS})
+PARTS = st.fixed_dictionaries(
+    {}, optional={"prompt_token_ids": IDS, "choices": JSON_VALUES | st.lists(CHOICES, max_size=2)}
 )
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(parts=st.lists(PARTS, max_size=4), n_completion=st.none() | st.integers(0, 10))
 def test_any_reply_gives_valid_ids_and_names_what_it_lacks(
     parts: list[dict[str, Any]], n_completion: int | None
 ) -> None:
