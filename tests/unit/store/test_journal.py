@@ -319,7 +319,7 @@ def test_a_batch_gets_its_lock_although_recoveries_of_others_try_it(episode_stor
     batch_id = new_id()
     folder = episode_store.runs / batch_id
     episode_store.create_batch_folder(batch_id)
-    for _ in range(50):  # the lock is free for a part of the time
+    for _ in range(10):  # the lock is free for a part of the time
         ended = threading.Event()
 
         def try_lock(ended: threading.Event = ended) -> None:
