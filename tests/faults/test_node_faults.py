@@ -10,13 +10,7 @@ import psutil
 import pytest
 from ulid import ULID
 
-from tests.support.node_events import (
-    count_event_ids,
-    episode_event_ids,
-    stored_episodes,
-    subscribe_to_node,
-    wait_until,
-)
+from tests.support.node_events import count_event_ids, episode_event_ids, stored_episodes, subscribe_to_node, wait_until
 from tests.support.node_process import NodeProcess
 from tests.support.subscriptions import SubscriptionRecorder
 

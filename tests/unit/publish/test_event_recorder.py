@@ -181,12 +181,7 @@ def test_a_status_event_contains_the_status(workspace: Workspace) -> None:
     assert [first.id, event.id] == [f"status:{workspace.boot}:0", f"status:{workspace.boot}:1"]
     assert event.type == "agentgym.field.status.v1"
     status = FieldStatus(
-        node=workspace.node,
-        config=workspace.profile,
-        status="idle",
-        role="node",
-        boot=workspace.boot,
-        pid=os.getpid(),
+        node=workspace.node, config=workspace.profile, status="idle", role="node", boot=workspace.boot, pid=os.getpid()
     )
     validate(event.type, event.payload)
     assert msgspec.json.decode(event.payload, type=FieldStatus) == status
