@@ -127,10 +127,7 @@ RUDE_REPLIES: dict[str, tuple[Handler, str]] = {
     ),
     "invalid UTF-8": (reply_with(http_response(b'{"observation": "\xff"}')), "which is not JSON"),
     "deep JSON": (reply_with(http_response(b"[" * 1_000_000)), "which is not JSON"),
-    "no body": (
-        reply_with(b"HTTP/1.1 204 No Content\r\n\r\n"),
-        "returned status 204 and no body, which is not JSON",
-    ),
+    "no body": (reply_with(b"HTTP/1.1 204 No Content\r\n\r\n"), "returned status 204 and no body, which is not JSON"),
     "redirect": (
         reply_with(http_response("", 302, location="/maze/elsewhere")),
         "was redirected (status 302). Redirects are not",
@@ -143,16 +140,10 @@ RUDE_REPLIES: dict[str, tuple[Handler, str]] = {
         reply_with(http_response("Internal Server Error", 500, "text/plain")),
         '500 "Internal Server Error". Check the server',
     ),
-    "status 422": (
-        reply_with(http_response('{"detail": [{"loc": ["body", "id"], "msg": "Required"}]}', 422)),
-        "422 ",
-    ),
+    "status 422": (reply_with(http_response('{"detail": [{"loc": ["body", "id"], "msg": "Required"}]}', 422)), "422 "),
     "error field": (reply_with(json_response({"error": "0"})), 'returned an error "0". Check the server'),
     "empty error field": (reply_with(json_response({"error": ""})), "returned an error without a text"),
-    "other fields": (
-        reply_with(json_response({"state": "x", "info": "gold"})),
-        "; expected a text at observation",
-    ),
+    "other fields": (reply_with(json_response({"state": "x", "info": "gold"})), "; expected a text at observation"),
     "infinite reward": (
         reply_with(http_response('{"observation": "x", "reward": 1e999, "done": true}')),
         "which is not JSON",
@@ -253,10 +244,7 @@ async def test_connecting_is_retried_while_a_server_starts() -> None:
     ],
 )
 async def test_a_failed_close_is_at_most_logged(
-    rude_server: RudeServer,
-    answer: Handler,
-    warning: str,
-    caplog: pytest.LogCaptureFixture,
+    rude_server: RudeServer, answer: Handler, warning: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     served = EnvironmentHandler(Maze)
 

@@ -6,8 +6,6 @@ import asyncio
 import base64
 import hashlib
 import json
-import os
-import select
 from pathlib import Path
 from typing import cast
 
@@ -21,7 +19,6 @@ from runner.node.batch_queue import derived_batch_id
 from runner.node.node import Node, publish_remaining, stop_batches
 from runner.publish.publisher import Publisher, Sink
 from runner.store import EpisodeStore, open_index
-from runner.types import Outcome
 from tests.support.episodes import RecordedEpisode, make_step
 from tests.support.nats_server import NatsAccount, NatsServer
 from tests.support.node_events import collect_into, wait_until
@@ -133,33 +130,6 @@ async def test_a_battery_is_one_batch_per_environment(node: NodeProcess) -> None
     assert cancelled["battery_id"] == other_id
 
 
-async def test_the_batch_of_a_killed_node_is_interrupted_and_can_be_resumed(tmp_path: Path) -> None:
-    data_dir, batch_id, repeat = tmp_path / "data", str(ULID()), 25
-    with NodeProcess(data_dir) as node:
-        async with await node.connect() as connection:
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=repeat)
-            await node.wait_for_batch(connection, batch_id, "running", n_done=5)
-        node.kill()
-        stored_before = {path.stem for path in (data_dir / "runs" / batch_id).glob("*.json")}
-        node.start()
-        async with await node.connect() as connection:
-            received: list[Msg] = []
-            await connection.client.subscribe("agentgym.eval.batch.completed.v1", cb=collect_into(received))
-            stopped = await node.wait_for_batch(connection, batch_id, "interrupted")
-            assert 5 <= stopped["n_done"] < repeat
-            (resumed,) = await node.request(
-                connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=repeat, resume=True
-            )
-            assert resumed["status"] in ("queued", "running")
-            await node.wait_for_batch(connection, batch_id, "completed", n_done=repeat)
-            await wait_until(lambda: len(received) == 1)
-    records = [EpisodeStore(data_dir).load(path) for path in (data_dir / "runs" / batch_id).glob("*.json")]
-    finished_tasks = [record.task_index for record in records if record.outcome is not Outcome.INTERRUPTED]
-    assert sorted(finished_tasks) == list(range(repeat))
-    assert stored_before <= {record.episode_id for record in records}
-    assert json.loads(received[0].data)["n_episodes"] == repeat
-
-
 async def test_sigterm_interrupts_the_batch_publishes_stopped_and_exits_0(tmp_path: Path, bus: NatsAccount) -> None:
     data_dir, batch_id = tmp_path / "data", str(ULID())
     received: list[Msg] = []
@@ -169,17 +139,12 @@ async def test_sigterm_interrupts_the_batch_publishes_stopped_and_exits_0(tmp_pa
             async with await node.connect() as connection:
                 await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=5000)
                 await node.wait_for_batch(connection, batch_id, "running", n_done=1)
+            url = json.loads((data_dir / "node.json").read_text())["url"]
             status, errors = await asyncio.to_thread(node.terminate)
         await wait_until(lambda: any(json.loads(message.data)["status"] == "stopped" for message in received))
     assert status == 0, errors
+    assert f"node: n1, pid {node.pid}, serves {data_dir} at {url}\n" in errors
     assert list((data_dir / "runs" / batch_id).glob("*.journal.jsonl")) == []
-
-
-def test_a_node_logs_its_directory_and_url(tmp_path: Path) -> None:
-    with NodeProcess(data_dir := tmp_path / "data") as node:
-        url = json.loads((data_dir / "node.json").read_text())["url"]
-        _, errors = node.terminate()
-        assert f"node: n1, pid {node.pid}, serves {data_dir} at {url}\n" in errors
 
 
 async def test_a_stopping_node_does_not_wait_for_a_paused_broker(tmp_path: Path, nats_server: NatsServer) -> None:
@@ -236,39 +201,6 @@ def test_an_idle_node_exits(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", "--idle-exit", "0.5") as node:
         assert node.process is not None
         assert node.process.wait(timeout=30) == 0
-
-
-def test_the_broker_dies_with_its_node(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "data") as node:
-        pidfd = os.pidfd_open(node.broker.pid)
-        node.kill()
-        wait_for_exit(pidfd)
-
-
-def wait_for_exit(pidfd: int) -> None:
-    assert select.select([pidfd], [], [], 30)[0], "the broker outlived its node"
-    os.close(pidfd)
-
-
-async def test_a_killed_broker_is_restarted_and_no_event_is_lost(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "data") as node:
-        async with await node.connect() as connection:
-            batch_id = str(ULID())
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=20)
-            await node.wait_for_batch(connection, batch_id, "running", n_done=2)
-            node.broker.kill()
-            await wait_until(lambda: not connection.connected, timeout_s=10)
-            await wait_until(lambda: connection.connected, timeout_s=20)
-            await node.wait_for_batch(connection, batch_id, "completed", n_done=20)
-            js = connection.client.jetstream()
-            subscription = await js.pull_subscribe("agentgym.episode.completed.v1", stream="AGENTGYM_EVENTS")
-            ids: list[str] = []
-            async with asyncio.timeout(30):
-                while len(ids) < 20:
-                    ids += [
-                        str((message.headers or {})["ce-id"]) for message in await subscription.fetch(20, timeout=5)
-                    ]
-            assert len(set(ids)) == len(ids) == 20
 
 
 def channels(messages: list[Msg]) -> set[str]:

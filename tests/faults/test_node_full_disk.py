@@ -188,9 +188,7 @@ async def test_the_own_broker_accepts_events_again_after_its_disk_was_full(tmp_p
         broker.start()
         try:
             async with run_publisher(
-                outbox,
-                Sink("local", lambda: broker.address, owned=True),
-                options=DeliveryOptions(ack_timeout_s=1),
+                outbox, Sink("local", lambda: broker.address, owned=True), options=DeliveryOptions(ack_timeout_s=1)
             ) as running:
                 outbox.add(outbox_event(0))
                 await running.wait_until_drained()

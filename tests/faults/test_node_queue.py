@@ -22,7 +22,7 @@ from tests.support.node_events import wait_until
 from tests.support.node_process import NodeProcess
 from tests.support.subscriptions import SubscriptionRecorder
 
-pytestmark = [pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 LIMIT_S = 30.0
 

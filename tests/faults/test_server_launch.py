@@ -128,10 +128,7 @@ def test_variables_reach_the_server_but_not_its_guard(
 
 
 def test_the_values_of_variables_are_masked_in_the_log_and_in_the_cause(
-    create_manager: Callable[..., EnvServerManager],
-    folder: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    create_manager: Callable[..., EnvServerManager], folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     program = folder / "bin" / "textcraft"
     program.write_text(

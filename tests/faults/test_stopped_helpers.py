@@ -23,13 +23,7 @@ from tests.support import scripted_are_process
 from tests.support.command import ENVIRON
 from tests.support.env_server_process import free_port
 from tests.support.held_steps import HeldStep, StepGate
-from tests.support.node_events import (
-    count_event_ids,
-    episode_event_ids,
-    stored_episodes,
-    subscribe_to_node,
-    wait_until,
-)
+from tests.support.node_events import count_event_ids, episode_event_ids, stored_episodes, subscribe_to_node, wait_until
 from tests.support.node_process import NodeProcess
 from tests.support.scripted_are_process import write_program
 from tests.support.worker_runs import worker_environ

@@ -17,14 +17,7 @@ from runner.events.subjects import EPISODE_COMPLETED
 from runner.publish.delivery import DeliveryOptions
 from runner.publish.outbox import LOCAL, Outbox, SinkCounts
 from tests.support.nats_server import NatsServer
-from tests.support.publishing import (
-    event_ids,
-    nats_client,
-    outbox_event,
-    run_publisher,
-    sink_to,
-    stored_messages,
-)
+from tests.support.publishing import event_ids, nats_client, outbox_event, run_publisher, sink_to, stored_messages
 from tests.support.subscriptions import add_stream
 
 pytestmark = pytest.mark.long
@@ -74,10 +67,7 @@ async def test_events_wait_for_a_jetstream_that_does_not_answer(tmp_path: Path, 
     with NatsServer(tmp_path / "server", config=WITHOUT_QUORUM) as server:
         outbox.add(outbox_event(0))
         async with run_publisher(outbox, sink_to(server), options=SHORT_TIMEOUTS) as running:
-            async with (
-                receive(server, STREAM_NAMES_SUBJECT) as lookups,
-                receive(server, EPISODE_COMPLETED) as events,
-            ):
+            async with receive(server, STREAM_NAMES_SUBJECT) as lookups, receive(server, EPISODE_COMPLETED) as events:
                 await running.wait_for_state("stalled", "JetStream does not answer")
                 await lookups.wait_for(4)
                 assert egress_counts(outbox) == SinkCounts(pending=1)

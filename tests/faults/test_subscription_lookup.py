@@ -14,14 +14,7 @@ from runner.bus.connection import BusAddress, NatsConnection
 from runner.subscribe.messages import BusMessage, Notice
 from runner.subscribe.subscription import Subscription
 from tests.support.nats_server import NatsAccount, NatsServer
-from tests.support.subscriptions import (
-    SUBJECT,
-    add_stream,
-    publish_events,
-    status_event,
-    status_headers,
-    subscribe_to,
-)
+from tests.support.subscriptions import SUBJECT, add_stream, publish_events, status_event, status_headers, subscribe_to
 
 pytestmark = pytest.mark.long
 

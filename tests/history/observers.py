@@ -113,13 +113,7 @@ def _probe(name: str, pid: int, idle: bool) -> Probe | None:
     except psutil.Error:
         return None
     return Probe(
-        process=name,
-        pid=pid,
-        rss_bytes=rss,
-        n_files=n_files,
-        n_threads=n_threads,
-        n_children=n_children,
-        idle=idle,
+        process=name, pid=pid, rss_bytes=rss, n_files=n_files, n_threads=n_threads, n_children=n_children, idle=idle
     )
 
 

@@ -33,12 +33,7 @@ class EventViewer:
         subjects = [part for subject in DURABLE for part in ("--subject", subject)]
         options = ("--json", "--since", "all", "--data-dir", str(cluster.data_dir), *subjects)
         self.process = ManagedProcess(
-            NAME,
-            lambda: [COMMAND, "watch", *options],
-            main,
-            log=self._output,
-            env=client_environ(),
-            cwd=cluster.folder,
+            NAME, lambda: [COMMAND, "watch", *options], main, log=self._output, env=client_environ(), cwd=cluster.folder
         )
 
     async def run(self) -> None:

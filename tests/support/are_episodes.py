@@ -7,16 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore, open_index
-from runner.types import (
-    Action,
-    Chat,
-    EpisodeHeader,
-    ErrorInfo,
-    EvaluatedTrajectory,
-    Outcome,
-    TimeStep,
-    ToolCall,
-)
+from runner.types import Action, Chat, EpisodeHeader, ErrorInfo, EvaluatedTrajectory, Outcome, TimeStep, ToolCall
 from tests.support.episodes import START, finished_record, new_id, tool_schemas
 
 EMAIL: Final = "EmailClientApp__forward_email"

@@ -11,10 +11,7 @@ TABLES: dict[str, Any] = {
     "db_id": "shop",
     "table_names": ["customers", "orders"],
     "table_names_original": ["Customers", "orders"],
-    "column_names": [
-        *([-1, "*"], [0, "id"], [0, "name"], [0, "city"]),
-        *([1, "id"], [1, "customer id"], [1, "total"]),
-    ],
+    "column_names": [*([-1, "*"], [0, "id"], [0, "name"], [0, "city"]), *([1, "id"], [1, "customer id"], [1, "total"])],
     "column_names_original": [
         *([-1, "*"], [0, "id"], [0, "name"], [0, "city"]),
         *([1, "id"], [1, "customer_id"], [1, "total"]),

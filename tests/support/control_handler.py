@@ -30,10 +30,7 @@ def control_handler(workspace: Workspace, health: Callable[[], NodeHealth]) -> C
         notes=Notes(workspace.data_dir),
         queue=queue,
         batch_player=BatchPlayer(
-            workspace,
-            queue,
-            BatchCallbacks(on_item=ignore, on_result=ignore, on_busy=ignore),
-            place=place_spec,
+            workspace, queue, BatchCallbacks(on_item=ignore, on_result=ignore, on_busy=ignore), place=place_spec
         ),
         servers=EnvServerManager(profile, workspace.data_dir / "logs"),
         models=Models(profile.agent, {}),

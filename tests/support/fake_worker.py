@@ -18,15 +18,7 @@ from runner.store.parts import EncodedTraces, Ended, Free, Reset, Started, Step
 from runner.types import Action, EpisodeHeader, Outcome, Span, TimeStep
 from runner.util.framing import read_frame, send_frame
 from runner.util.safe_values import encode
-from runner.worker.frames import (
-    Configure,
-    DriverFrame,
-    Hello,
-    Play,
-    WorkerFrame,
-    decode_driver_frame,
-    encode_frame,
-)
+from runner.worker.frames import Configure, DriverFrame, Hello, Play, WorkerFrame, decode_driver_frame, encode_frame
 from tests.support.episodes import make_step
 
 Script = Callable[["FakeWorker"], object]

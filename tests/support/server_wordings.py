@@ -85,7 +85,7 @@ PARTS: dict[Part, list[Wording]] = {
             400,
             "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' "
             "instead.",
-        ),
+        )
     ],
     "system": [
         Wording("vLLM, Gemma", 400, "System role not supported"),
@@ -116,7 +116,7 @@ PARTS: dict[Part, list[Wording]] = {
             "Kimi",
             400,
             "thinking is enabled but reasoning_content is missing in assistant tool call message at index 2",
-        ),
+        )
     ],
     "missing reasoning": [
         Wording("DeepSeek", 400, "The `reasoning_content` in the thinking mode must be passed back to the API."),

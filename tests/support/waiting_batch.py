@@ -52,11 +52,7 @@ class MazeBatch:
             workers=workers,
         )
         self.batch = Batch(
-            planned,
-            workspace,
-            observers=[self.items.append],
-            check_interval_s=CHECK_INTERVAL_S,
-            **options,
+            planned, workspace, observers=[self.items.append], check_interval_s=CHECK_INTERVAL_S, **options
         )
         self._results: queue.SimpleQueue[BatchResult] = queue.SimpleQueue()
         threading.Thread(target=lambda: self._results.put(self.batch.run()), daemon=True).start()

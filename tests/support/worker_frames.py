@@ -12,15 +12,7 @@ from runner.store.parts import Free
 from runner.types import EpisodeHeader
 from runner.util.framing import FrameBuffer, read_frame, send_frame
 from runner.worker.driver_link import FrameQueue
-from runner.worker.frames import (
-    Configure,
-    DriverFrame,
-    Hello,
-    Play,
-    WorkerFrame,
-    decode_worker_frame,
-    encode_frame,
-)
+from runner.worker.frames import Configure, DriverFrame, Hello, Play, WorkerFrame, decode_worker_frame, encode_frame
 from tests.support.batches import make_setup
 from tests.support.episodes import episode_header
 

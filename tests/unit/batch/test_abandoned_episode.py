@@ -51,13 +51,7 @@ def test_the_late_end_of_an_abandoned_episode_is_not_shown(
     header = episode.header
     episode.abandon()
     end = Ended(
-        episode_id=header.episode_id,
-        at=END,
-        seq=1,
-        outcome=Outcome.SUCCESS,
-        success=True,
-        duration_s=1.5,
-        paused_s=0.0,
+        episode_id=header.episode_id, at=END, seq=1, outcome=Outcome.SUCCESS, success=True, duration_s=1.5, paused_s=0.0
     )
     episode.feed.receive(end)
     assert [(ended.seq, ended.outcome) for ended in ends(published)] == [(1, Outcome.TIMEOUT)]

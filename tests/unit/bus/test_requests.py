@@ -10,13 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.nuid import NUID
 
-from runner.bus.request_server import (
-    MAX_REPLY_CHARS,
-    FairQueue,
-    RefusalBudget,
-    is_inbox,
-    sender_of,
-)
+from runner.bus.request_server import MAX_REPLY_CHARS, FairQueue, RefusalBudget, is_inbox, sender_of
 from runner.events.subjects import DURABLE, LIVE_CHANNELS, control_subject, live_subject
 
 _TOKENS = st.text(alphabet=string.ascii_letters + string.digits + "_-$=/", min_size=1, max_size=30)

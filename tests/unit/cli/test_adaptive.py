@@ -21,8 +21,7 @@ RATES = [percent / 100 for percent in range(1, 100, 2)]
 
 
 @pytest.mark.parametrize(
-    ("n_max", "looks"),
-    [(1, [1]), (32, [32]), (33, [32, 33]), (64, [32, 64]), (500, [32, 64, 128, 256, 500])],
+    ("n_max", "looks"), [(1, [1]), (32, [32]), (33, [32, 33]), (64, [32, 64]), (500, [32, 64, 128, 256, 500])]
 )
 def test_the_looks_double_up_to_the_maximum(n_max: int, looks: list[int]) -> None:
     assert planned_looks(n_max) == looks

@@ -89,12 +89,7 @@ def test_a_sample_that_inspect_has_written_is_read(tmp_path: Path) -> None:
     (found,), malformed = read_all(tmp_path / "log.eval")
     assert not malformed
     record = found.record
-    assert (record.env, record.model, record.outcome, record.reward) == (
-        "words",
-        "mockllm/model",
-        Outcome.SUCCESS,
-        1.0,
-    )
+    assert (record.env, record.model, record.outcome, record.reward) == ("words", "mockllm/model", Outcome.SUCCESS, 1.0)
     assert record.reset_observation == [{"role": "user", "content": "Say it."}]
     assert record.timesteps[0].tokens == Tokens(7, 2, 0, 2)
 

@@ -98,10 +98,7 @@ def test_messages_and_sharegpt_are_read_again(episode: EpisodeRecord, tmp_path: 
         assert (record.env, record.task_index, record.outcome, record.reward) == ("Maze", 17, "success", -0.5)
         assert (
             encode_line(record)["conversations" if name == "s.jsonl" else "messages"][:2]
-            == [
-                {"from": "system", "value": "You walk through a maze."},
-                {"from": "human", "value": "observation 0"},
-            ]
+            == [{"from": "system", "value": "You walk through a maze."}, {"from": "human", "value": "observation 0"}]
             or name == "m.jsonl"
         )
         assert record.timesteps[1].observation == [{"role": "user", "content": "not an action"}]

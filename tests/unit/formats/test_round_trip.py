@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.formats.export import Manifest, export_episodes
@@ -22,6 +22,7 @@ from runner.store import EpisodeRecord, EpisodeStore, open_index
 from runner.store.episode_file import Origin
 from runner.types import IMPORTED, Outcome, Tokens, join_models
 from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory
+from tests.support.examples import IS_FULL
 from tests.unit.formats.conftest import NOW, chat_of, imported, stored
 
 WITH_TOKENS = ("atif", "verifiers", *["parquet"] * bool(find_spec("pyarrow")))
@@ -80,6 +81,7 @@ def exported(records: Sequence[EpisodeRecord], form: str, folder: Path) -> tuple
 
 
 @pytest.mark.parametrize("form", FORMATS)
+@settings(max_examples=100 if IS_FULL else 8)
 @given(drawn=st.lists(episodes(), min_size=1, max_size=4))
 def test_what_is_known_of_an_episode_survives_a_round_trip(form: str, drawn: list[EpisodeRecord]) -> None:
     with TemporaryDirectory() as first, TemporaryDirectory() as second, TemporaryDirectory() as third:

@@ -30,14 +30,41 @@ BATTERY = str(ULID())
 def ignore(_: object) -> None: ...
 
 
-def play_all(runner: BatchPlayer, queue: BatchQueue, queued: QueuedBatch) -> QueuedBatch | None:
-    """Play until the queue is empty; return the batch as the queue has it then."""
+@pytest.fixture
+def queue(workspace: Workspace) -> BatchQueue:
+    return BatchQueue(workspace.data_dir)
+
+
+def add(queue: BatchQueue, status: Status = "queued", env: str = "Maze", **spec: int) -> QueuedBatch:
+    queued = QueuedBatch(
+        batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env=env, agent="oracle", **spec), status=status
+    )
+    queue.add(queued)
+    return queued
+
+
+def player(
+    workspace: Workspace,
+    queue: BatchQueue,
+    place: Callable[[BatchSpec], ResolvedBatch] = place_spec,
+    **callbacks: Callable[[Any], None],
+) -> BatchPlayer:
+    given: dict[str, Any] = dict.fromkeys(("on_item", "on_result", "on_busy"), ignore)
+    return BatchPlayer(workspace, queue, BatchCallbacks(**given | callbacks), place=place)
+
+
+def play_all(runner: BatchPlayer) -> None:
+    """Play until the queue is empty."""
     runner.start()
     runner.drain()
     assert runner.join(60)
     runner.storage.close()
-    ended = queue.get(queued.batch_id)
-    return ended
+
+
+def state(queue: BatchQueue, queued: QueuedBatch) -> tuple[Status, int]:
+    found = queue.get(queued.batch_id)
+    assert found is not None
+    return found.status, found.n_done
 
 
 def interruption(workspace: Workspace, queued: QueuedBatch) -> str | None:
@@ -48,51 +75,40 @@ def interruption(workspace: Workspace, queued: QueuedBatch) -> str | None:
 
 @pytest.mark.parametrize("moment", ["stored", "on_result"])
 def test_a_cancellation_is_refused_after_the_end_of_a_batch_and_kept_before(
-    workspace: Workspace, moment: str, monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, queue: BatchQueue, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = BatchQueue(workspace.data_dir)
-    queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle"))
-    queue.add(queued)
+    queued = add(queue)
     accepted: list[bool] = []
     results: list[BatchResult] = []
 
-    def cancel(_: object) -> None:
+    def cancel() -> None:
         accepted.append(runner.command("cancel", queued.batch_id))
-
-    def cancel_at(callback: str) -> Callable[[object], None]:
-        return cancel if callback == moment else ignore
 
     def on_result(result: BatchResult) -> None:
         results.append(result)
-        cancel_at("on_result")(result)
+        if moment == "on_result":
+            cancel()
 
     insert = workspace.index.insert
 
     def on_stored(record: EpisodeRecord, content: EpisodeRecord | None) -> None:
         insert(record, content)
-        cancel_at("stored")(record)
+        if moment == "stored":
+            cancel()
 
     monkeypatch.setattr(workspace.index, "insert", on_stored)
-    callbacks = BatchCallbacks(on_item=ignore, on_result=on_result, on_busy=ignore)
-    runner = BatchPlayer(workspace, queue, callbacks, place=place_spec)
-    runner.start()
-    runner.drain()
-    assert runner.join(30)
-    runner.storage.close()
+    runner = player(workspace, queue, on_result=on_result)
+    play_all(runner)
     expected = "cancelled" if moment == "stored" else "completed"
     assert accepted == [moment == "stored"]
     assert [result.status for result in results] == [expected]
-    ended = queue.get(queued.batch_id)
-    assert ended is not None
-    assert (ended.status, ended.n_done) == (expected, 1)
+    assert state(queue, queued) == (expected, 1)
 
 
 def test_a_batch_that_ends_on_a_full_disk_keeps_the_number_of_its_episodes(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, queue: BatchQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = BatchQueue(workspace.data_dir)
-    queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle", repeat=2))
-    queue.add(queued)
+    queued = add(queue, repeat=2)
     failures = [StoreError("the disk is full"), StoreError("the disk is still full")]
     set_status = queue.set_status
 
@@ -102,18 +118,15 @@ def test_a_batch_that_ends_on_a_full_disk_keeps_the_number_of_its_episodes(
         return set_status(batch_id, status, **fields)
 
     monkeypatch.setattr(queue, "set_status", set_status_later)
-    runner = BatchPlayer(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place_spec)
-    ended = play_all(runner, queue, queued)
-    assert ended is not None
-    assert (ended.status, ended.n_done, failures) == ("completed", 2, [])
+    runner = player(workspace, queue)
+    play_all(runner)
+    assert (state(queue, queued), failures) == (("completed", 2), [])
 
 
 def test_a_batch_that_is_cancelled_on_a_full_disk_plays_nothing_when_there_is_room_again(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, queue: BatchQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = BatchQueue(workspace.data_dir)
-    queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle", repeat=3))
-    queue.add(queued)
+    queued = add(queue, repeat=3)
     accepted: list[bool] = []
     save = workspace.store.save
 
@@ -124,49 +137,42 @@ def test_a_batch_that_is_cancelled_on_a_full_disk_plays_nothing_when_there_is_ro
         return save(record)
 
     monkeypatch.setattr(workspace.store, "save", save_later)
-    runner = BatchPlayer(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place_spec)
-    ended = play_all(runner, queue, queued)
+    runner = player(workspace, queue)
+    play_all(runner)
     assert accepted == [True]
-    assert ended is not None
-    assert (ended.status, ended.n_done) == ("cancelled", 1)
+    assert state(queue, queued) == ("cancelled", 1)
     assert len(list(workspace.store.runs.rglob("*.json"))) == 1
 
 
-def test_a_batch_that_is_cancelled_after_an_interruption_is_published_as_cancelled(workspace: Workspace) -> None:
-    queue = BatchQueue(workspace.data_dir)
-    queued = QueuedBatch(
-        batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle"), status="interrupted"
-    )
-    queue.add(queued)
+def test_a_batch_that_is_cancelled_after_an_interruption_is_published_as_cancelled(
+    workspace: Workspace, queue: BatchQueue
+) -> None:
+    queued = add(queue, "interrupted")
     results: list[BatchResult] = []
-    runner = BatchPlayer(workspace, queue, BatchCallbacks(ignore, results.append, on_busy=ignore), place=place_spec)
+    runner = player(workspace, queue, on_result=results.append)
     assert runner.cancel_unstarted(queued)
     runner.publish_missing_results(())
     assert [result.status for result in results] == ["cancelled", "cancelled"]
 
 
-def test_a_batch_that_is_cancelled_while_its_server_is_searched_in_vain_is_announced(workspace: Workspace) -> None:
-    queue = BatchQueue(workspace.data_dir)
-    queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle", repeat=2))
-    queue.add(queued)
+def test_a_batch_that_is_cancelled_while_its_server_is_searched_in_vain_is_announced(
+    workspace: Workspace, queue: BatchQueue
+) -> None:
+    queued = add(queue, repeat=2)
     results: list[BatchResult] = []
 
     def cancel_and_fail(spec: BatchSpec) -> ResolvedBatch:
         assert runner.command("cancel", queued.batch_id)
         raise ConfigError("no answer within 2 s")
 
-    callbacks = BatchCallbacks(ignore, results.append, on_busy=ignore)
-    runner = BatchPlayer(workspace, queue, callbacks, place=cancel_and_fail)
-    ended = play_all(runner, queue, queued)
-    assert ended is not None
-    assert (ended.status, [result.status for result in results]) == ("cancelled", ["cancelled"])
+    runner = player(workspace, queue, cancel_and_fail, on_result=results.append)
+    play_all(runner)
+    assert (state(queue, queued)[0], [result.status for result in results]) == ("cancelled", ["cancelled"])
     assert (results[0].batch_id, results[0].n_episodes) == (queued.batch_id, 0)
 
 
-def test_a_batch_waits_for_a_busy_server_and_shows_it(workspace: Workspace) -> None:
-    queue = BatchQueue(workspace.data_dir)
-    queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle"))
-    queue.add(queued)
+def test_a_batch_waits_for_a_busy_server_and_shows_it(workspace: Workspace, queue: BatchQueue) -> None:
+    queued = add(queue)
     items: list[BatchItem] = []
     waits: list[Waiting | None] = []
 
@@ -177,22 +183,17 @@ def test_a_batch_waits_for_a_busy_server_and_shows_it(workspace: Workspace) -> N
             raise ServerBusy("Maze cannot be played", "http://h: busy", 60.0)
         return place_spec(spec)
 
-    callbacks = BatchCallbacks(on_item=items.append, on_result=ignore, on_busy=ignore)
-    runner = BatchPlayer(workspace, queue, callbacks, place=place)
-    ended = play_all(runner, queue, queued)
-    assert ended is not None
-    assert ended.status == "completed"
+    runner = player(workspace, queue, place, on_item=items.append)
+    play_all(runner)
+    assert state(queue, queued)[0] == "completed"
     assert waits == [None, Waiting("http://h: busy", 60.0), Waiting("http://h: busy", 60.0)]
     progress = [item for item in items if isinstance(item, BatchProgress)]
     assert [item.waiting_for for item in progress][:3] == ["http://h: busy", "http://h: busy", None]
     assert [item.seq for item in progress] == list(range(len(progress)))
 
 
-def test_a_busy_server_ends_the_batch_only_after_the_wait(workspace: Workspace) -> None:
-    queue = BatchQueue(workspace.data_dir)
-    specs = [BatchSpec(env="Maze", agent="oracle", task_index=index) for index in (0, 1)]
-    batches = [QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=spec) for spec in specs]
-    queue.add(*batches)
+def test_a_busy_server_ends_the_batch_only_after_the_wait(workspace: Workspace, queue: BatchQueue) -> None:
+    batches = [add(queue, task_index=index) for index in (0, 1)]
     n_tries: Counter[int] = Counter()
 
     def place(spec: BatchSpec) -> ResolvedBatch:
@@ -201,31 +202,25 @@ def test_a_busy_server_ends_the_batch_only_after_the_wait(workspace: Workspace) 
             assert runner.command("cancel", batches[1].batch_id)
         raise ServerBusy("Maze cannot be played", "http://h: busy", 60.0 if spec.task_index else 0.0)
 
-    callbacks = BatchCallbacks(on_item=ignore, on_result=ignore, on_busy=ignore)
-    runner = BatchPlayer(workspace, queue, callbacks, place=place)
-    ended = play_all(runner, queue, batches[1])
-    assert ended is not None
-    assert (ended.status, n_tries) == ("cancelled", {0: 1, 1: 2})
+    runner = player(workspace, queue, place)
+    play_all(runner)
+    assert (state(queue, batches[1])[0], n_tries) == ("cancelled", {0: 1, 1: 2})
     assert interruption(workspace, batches[0]) == "Maze cannot be played"
 
 
-def test_a_batch_that_continues_is_never_mixed_with_other_data(workspace: Workspace) -> None:
-    queue = BatchQueue(workspace.data_dir)
-    spec = BatchSpec(env="WebShop", agent="oracle", repeat=2)
-    queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=spec)
-    queue.add(queued)
+def test_a_batch_that_continues_is_never_mixed_with_other_data(workspace: Workspace, queue: BatchQueue) -> None:
+    queued = add(queue, env="WebShop", repeat=2)
     label = "AgentGym server"
     record_episodes(workspace.data_dir, batch_id=queued.batch_id, env="WebShop", transport="http", data_label=label)
-    runner = BatchPlayer(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place_spec)
-    play_all(runner, queue, queued)
+    runner = player(workspace, queue)
+    play_all(runner)
     assert interruption(workspace, queued) == (
         "The episodes so far were played over HTTP (strict rules, AgentGym server), the next one would be embedded. "
         "Start the same server again or set transport in the profile, then resume the batch, or start a new one"
     )
 
 
-def test_every_end_is_passed_on_also_that_of_a_batch_that_cannot_start(workspace: Workspace) -> None:
-    queue = BatchQueue(workspace.data_dir)
+def test_every_end_is_passed_on_also_that_of_a_batch_that_cannot_start(workspace: Workspace, queue: BatchQueue) -> None:
     ended: list[BatchResult] = []
 
     def place(spec: BatchSpec) -> ResolvedBatch:
@@ -233,14 +228,10 @@ def test_every_end_is_passed_on_also_that_of_a_batch_that_cannot_start(workspace
             raise ConfigError("the server of Maze is gone")
         return place_spec(spec)
 
-    specs = [BatchSpec(env="Maze", agent="oracle", task_index=index) for index in (1, 0)]
-    queue.add(*(QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=spec) for spec in specs))
-    callbacks = BatchCallbacks(on_item=ignore, on_result=ignore, on_busy=ignore, on_end=ended.append)
-    runner = BatchPlayer(workspace, queue, callbacks, place=place)
-    runner.start()
-    runner.drain()
-    assert runner.join(30)
-    runner.storage.close()
+    for index in (1, 0):
+        add(queue, task_index=index)
+    runner = player(workspace, queue, place, on_end=ended.append)
+    play_all(runner)
     assert [(result.status, result.interruption, result.n_episodes) for result in ended] == [
         ("interrupted", "the server of Maze is gone", 0),
         ("completed", None, 1),
@@ -248,11 +239,9 @@ def test_every_end_is_passed_on_also_that_of_a_batch_that_cannot_start(workspace
 
 
 def test_the_reason_of_an_interruption_is_kept_if_the_episodes_are_unreadable(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, queue: BatchQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = BatchQueue(workspace.data_dir)
-    queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle"))
-    queue.add(queued)
+    queued = add(queue)
 
     def place(spec: BatchSpec) -> ResolvedBatch:
         raise ConfigError(f"the server of {spec.env} is gone")
@@ -261,18 +250,16 @@ def test_the_reason_of_an_interruption_is_kept_if_the_episodes_are_unreadable(
         raise StoreError(f"{path} cannot be read")
 
     record_episodes(workspace.data_dir, batch_id=queued.batch_id)
-    runner = BatchPlayer(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place)
+    runner = player(workspace, queue, place)
     monkeypatch.setattr(workspace.store, "load", fail)
-    ended = play_all(runner, queue, queued)
-    assert ended is not None
-    assert ended.status == "interrupted"
+    play_all(runner)
+    assert state(queue, queued)[0] == "interrupted"
     assert interruption(workspace, queued) == "the server of Maze is gone"
 
 
 def test_a_failed_report_of_the_queue_does_not_fail_what_has_changed_it(
-    workspace: Workspace, caplog: pytest.LogCaptureFixture
+    workspace: Workspace, queue: BatchQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue = BatchQueue(workspace.data_dir)
     queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle"))
 
     def fail(item: QueueChanged) -> None:
@@ -280,13 +267,13 @@ def test_a_failed_report_of_the_queue_does_not_fail_what_has_changed_it(
 
     queue.report_to(fail, workspace.clock)
     queue.add(queued)
-    is_set = queue.set_status(queued.batch_id, "cancelled")
-    assert is_set
+    assert queue.set_status(queued.batch_id, "cancelled")
     assert "1 batches cannot be reported" in caplog.text
 
 
-def test_a_cancellation_after_the_end_of_an_adaptive_part_reaches_the_next_part(workspace: Workspace) -> None:
-    queue = BatchQueue(workspace.data_dir)
+def test_a_cancellation_after_the_end_of_an_adaptive_part_reaches_the_next_part(
+    workspace: Workspace, queue: BatchQueue
+) -> None:
     (part,) = queue_entries(BATTERY, [first_part(BatchSpec(env="Maze", agent="oracle", repeat=40, workers=0), 0.01)])
     queue.add(part)
     accepted: list[bool] = []
@@ -297,11 +284,8 @@ def test_a_cancellation_after_the_end_of_an_adaptive_part_reaches_the_next_part(
         if result.batch_id == part.batch_id:
             accepted.append(runner.command("cancel", part.batch_id))
 
-    runner = BatchPlayer(workspace, queue, BatchCallbacks(ignore, on_result, on_busy=ignore), place=place_spec)
-    runner.start()
-    runner.drain()
-    assert runner.join(60)
-    runner.storage.close()
+    runner = player(workspace, queue, on_result=on_result)
+    play_all(runner)
     assert accepted == [True]
     assert [(result.status, result.n_episodes) for result in results] == [("completed", 32), ("cancelled", 0)]
     assert [batch.status for batch in queue.in_battery(BATTERY)] == ["completed", "cancelled"]

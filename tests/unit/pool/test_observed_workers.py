@@ -8,15 +8,7 @@ from runner.batch.workspace import Workspace
 from runner.episode.live_items import span_items, timestep_item, token_item
 from runner.events.live import EpisodeEnded, EpisodeStarted, SpanClosed, Timestep, TokenText
 from runner.store.parts import EncodedTraces, Free, Reset, Tokens
-from runner.types import (
-    BatchProgress,
-    Outcome,
-    Span,
-    StreamDelta,
-    TimestepPlayed,
-    TokensStreamed,
-    WorkerState,
-)
+from runner.types import BatchProgress, Outcome, Span, StreamDelta, TimestepPlayed, TokensStreamed, WorkerState
 from runner.types.episode_events import EpisodeItemBase
 from runner.util.safe_values import encode
 from runner.worker.frames import Play, Watch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
@@ -23,18 +24,33 @@ from tests.support.waiting_batch import wait_until
 START_FAST = msgspec.structs.replace(TIMINGS, hello_s=0.2)
 
 
-def play_all(worker: FakeWorker) -> None:
-    worker.play_all()
+play_all = FakeWorker.play_all
 
 
 def after_one_step(end: Script) -> Script:
     """Return a script that plays one step of its first episode and then ``end``."""
+    return once(lambda play: [*opening_frames(play.header), step_frame(play.header, 0)], end)
+
+
+def each_time(answer: Callable[[Play], Sequence[WorkerFrame]]) -> Script:
+    """Return a script that answers each play."""
+
+    def play(worker: FakeWorker) -> None:
+        worker.greet()
+        while (play := worker.read_play()) is not None:
+            worker.send(*answer(play))
+
+    return play
+
+
+def once(answer: Callable[[Play], Sequence[WorkerFrame]], end: Script = lambda worker: None) -> Script:
+    """Return a script that answers its first play and then ``end``."""
 
     def play(worker: FakeWorker) -> None:
         worker.greet()
         first = worker.read_play()
         assert first is not None
-        worker.send(*opening_frames(first.header), step_frame(first.header, 0))
+        worker.send(*answer(first))
         end(worker)
 
     return play
@@ -149,28 +165,21 @@ def test_lost_episodes_stay_interrupted_if_the_batch_says_so(workspace: Workspac
 
 
 def test_an_episode_that_was_decided_before_the_loss_keeps_its_outcome(workspace: Workspace) -> None:
-    def die_after_the_decision(worker: FakeWorker) -> None:
-        worker.greet()
-        play = worker.read_play()
-        assert play is not None
-        header, error = play.header, ErrorInfo("oops", "it failed", "")
-        worker.send(*opening_frames(header), Decided(episode_id=header.episode_id, outcome=Outcome.ERROR, error=error))
+    def decide(play: Play) -> list[WorkerFrame]:
+        decided = Decided(episode_id=play.header.episode_id, outcome=Outcome.ERROR, error=error)
+        return [*opening_frames(play.header), decided]
 
-    batch = PooledBatch(workspace, die_after_the_decision, play_all, repeat=1)
+    error = ErrorInfo("oops", "it failed", "")
+    batch = PooledBatch(workspace, once(decide), play_all, repeat=1)
     result = batch.result()
     assert (result.status, result.outcomes) == ("completed", {"error": 1})
     (record,) = batch.stored()
-    assert record.error == ErrorInfo("oops", "it failed", "")
+    assert record.error == error
 
 
 def test_an_episode_that_ended_before_the_loss_is_not_played_again(workspace: Workspace) -> None:
-    def die_before_free(worker: FakeWorker) -> None:
-        worker.greet()
-        play = worker.read_play()
-        assert play is not None
-        worker.send(*episode_frames(play.header)[:-1])
-
-    batch = PooledBatch(workspace, die_before_free, play_all, repeat=2, concurrency=1)
+    without_free = once(lambda play: episode_frames(play.header)[:-1])
+    batch = PooledBatch(workspace, without_free, play_all, repeat=2, concurrency=1)
     assert batch.result().outcomes == {"success": 2}
     assert len(batch.stored()) == 2
 
@@ -193,11 +202,7 @@ def test_a_batch_whose_workers_never_start_is_interrupted_with_the_reason(worksp
 
 
 def test_a_worker_that_dies_before_every_episode_is_not_replaced_for_ever(workspace: Workspace) -> None:
-    def greet_and_end(worker: FakeWorker) -> None:
-        worker.greet()
-        worker.read_play()
-
-    batch = PooledBatch(workspace, greet_and_end, repeat=50)
+    batch = PooledBatch(workspace, once(lambda play: []), repeat=50)
     result = batch.result()
     assert (result.status, result.interrupted_by) == ("interrupted", "workers")
     assert len(batch.processes.started) <= 5
@@ -295,50 +300,39 @@ def test_commands_reach_the_worker(workspace: Workspace) -> None:
 
 
 def test_a_shortage_in_a_worker_interrupts_the_batch(workspace: Workspace) -> None:
-    def run_out(worker: FakeWorker) -> None:
-        worker.greet()
-        while (play := worker.read_play()) is not None:
-            frames = episode_frames(play.header)
-            decided = Decided(episode_id=play.header.episode_id, outcome=Outcome.ERROR, shortage="open files")
-            worker.send(*frames[:2], decided, *frames[-2:])
+    def run_out(play: Play) -> list[WorkerFrame]:
+        frames = episode_frames(play.header)
+        decided = Decided(episode_id=play.header.episode_id, outcome=Outcome.ERROR, shortage="open files")
+        return [*frames[:2], decided, *frames[-2:]]
 
-    batch = PooledBatch(workspace, run_out, repeat=9, concurrency=1)
-    result = batch.result()
+    result = PooledBatch(workspace, each_time(run_out), repeat=9, concurrency=1).result()
     assert (result.status, result.interrupted_by, result.n_episodes) == ("interrupted", "resources", 1)
     assert (result.interruption or "").startswith("no more open files (the limit is ")
 
 
 def test_an_exception_outside_the_agent_is_a_problem(workspace: Workspace) -> None:
-    def report(worker: FakeWorker) -> None:
-        worker.greet()
-        while (play := worker.read_play()) is not None:
-            worker.send(*episode_frames(play.header)[:-1])
-            worker.send(Free(episode_id=play.header.episode_id, problem="SystemExit: 5"))
+    def report(play: Play) -> list[WorkerFrame]:
+        return [*episode_frames(play.header)[:-1], Free(episode_id=play.header.episode_id, problem="SystemExit: 5")]
 
-    result = PooledBatch(workspace, report, repeat=1).result()
+    result = PooledBatch(workspace, each_time(report), repeat=1).result()
     assert result.outcomes == {"success": 1}
     assert "SystemExit: 5" in result.problems[0]
 
 
 def test_a_batch_whose_workers_cannot_start_episodes_is_interrupted(workspace: Workspace) -> None:
-    def refuse(worker: FakeWorker) -> None:
-        worker.greet()
-        while (play := worker.read_play()) is not None:
-            worker.send(Free(episode_id=play.header.episode_id, problem="config_error: Counter cannot be loaded"))
-
+    problem = "config_error: Counter cannot be loaded"
+    refuse = each_time(lambda play: [Free(episode_id=play.header.episode_id, problem=problem)])
     result = PooledBatch(workspace, refuse, repeat=9).result()
     assert (result.status, result.interrupted_by, result.n_episodes) == ("interrupted", "workers", 0)
-    assert result.interruption == "worker 0 cannot start episodes: config_error: Counter cannot be loaded"
+    assert result.interruption == f"worker 0 cannot start episodes: {problem}"
 
 
 def test_an_episode_whose_end_cannot_be_sent_is_stored_as_an_error(workspace: Workspace) -> None:
-    def fail(worker: FakeWorker) -> None:
-        worker.greet()
-        while (play := worker.read_play()) is not None:
-            worker.send(*opening_frames(play.header), step_frame(play.header, 0))
-            worker.send(Free(episode_id=play.header.episode_id, problem="frame_too_large: a frame of 300 MiB"))
+    def fail(play: Play) -> list[WorkerFrame]:
+        free = Free(episode_id=play.header.episode_id, problem="frame_too_large: a frame of 300 MiB")
+        return [*opening_frames(play.header), step_frame(play.header, 0), free]
 
-    batch = PooledBatch(workspace, fail, repeat=3)
+    batch = PooledBatch(workspace, each_time(fail), repeat=3)
     result = batch.result()
     assert (result.status, result.outcomes) == ("completed", {"error": 3})
     assert [len(record.timesteps) for record in batch.stored()] == [1, 1, 1]
@@ -367,25 +361,21 @@ def test_a_batch_without_a_thread_for_its_worker_is_interrupted(
 def test_a_worker_without_room_for_its_journal_plays_on_and_the_batch_stops_after_the_shortage(
     workspace: Workspace,
 ) -> None:
-    def run_out(worker: FakeWorker) -> None:
-        worker.greet()
-        while (play := worker.read_play()) is not None:
-            problem = Unjournaled(episode_id=play.header.episode_id, problem="too many files", shortage="open files")
-            worker.send(problem, *episode_frames(play.header))
+    def run_out(play: Play) -> list[WorkerFrame]:
+        problem = Unjournaled(episode_id=play.header.episode_id, problem="too many files", shortage="open files")
+        return [problem, *episode_frames(play.header)]
 
-    result = PooledBatch(workspace, run_out, repeat=9, concurrency=1).result()
+    result = PooledBatch(workspace, each_time(run_out), repeat=9, concurrency=1).result()
     assert (result.status, result.interrupted_by, result.outcomes) == ("interrupted", "resources", {"success": 1})
     assert (result.interruption or "").startswith("no more open files (the limit is ")
 
 
 def test_a_journal_that_fails_without_a_shortage_ends_nothing(workspace: Workspace) -> None:
-    def fail(worker: FakeWorker) -> None:
-        worker.greet()
-        while (play := worker.read_play()) is not None:
-            first, *others = episode_frames(play.header)
-            worker.send(first, Unjournaled(episode_id=play.header.episode_id, problem="the disk is full"), *others)
+    def fail(play: Play) -> list[WorkerFrame]:
+        first, *others = episode_frames(play.header)
+        return [first, Unjournaled(episode_id=play.header.episode_id, problem="the disk is full"), *others]
 
-    result = PooledBatch(workspace, fail, repeat=3).result()
+    result = PooledBatch(workspace, each_time(fail), repeat=3).result()
     assert (result.status, result.outcomes, result.problems) == ("completed", {"success": 3}, [])
 
 
@@ -393,19 +383,16 @@ def test_a_journal_that_fails_without_a_shortage_ends_nothing(workspace: Workspa
 def test_a_lost_worker_whose_journal_has_more_than_it_has_sent_loses_no_step(workspace: Workspace, n_sent: int) -> None:
     """``n_sent`` is the number of parts that arrive, of start, reset and two steps."""
 
-    def die_while_sending(worker: FakeWorker) -> None:
-        worker.greet()
-        play = worker.read_play()
-        assert play is not None
+    def write_all_and_send_some(play: Play) -> list[WorkerFrame]:
         journal = EpisodeJournal(workspace.store.runs, play.header)
         parts: list[WorkerFrame] = [*opening_frames(play.header), *(step_frame(play.header, index) for index in (0, 1))]
         for part in parts:
             assert isinstance(part, Part)
             assert journal.write(part) is None
-        worker.send(*parts[:n_sent])
         journal.close()
+        return parts[:n_sent]
 
-    batch = PooledBatch(workspace, die_while_sending, play_all, repeat=2, concurrency=1)
+    batch = PooledBatch(workspace, once(write_all_and_send_some), play_all, repeat=2, concurrency=1)
     result = batch.result()
     assert (result.status, result.outcomes, result.problems) == ("completed", {"success": 2}, [])
     lost, *finished = batch.stored()
@@ -416,20 +403,8 @@ def test_a_lost_worker_whose_journal_has_more_than_it_has_sent_loses_no_step(wor
 
 
 def test_a_worker_whose_frames_do_not_fit_is_lost(workspace: Workspace) -> None:
-    def skip_a_step(worker: FakeWorker) -> None:
-        worker.greet()
-        play = worker.read_play()
-        assert play is not None
-        worker.send(*opening_frames(play.header), step_frame(play.header, 1))
-        worker.read()
-
-    def send_no_start(worker: FakeWorker) -> None:
-        worker.greet()
-        play = worker.read_play()
-        assert play is not None
-        worker.send(step_frame(play.header, 0))
-        worker.read()
-
+    skip_a_step = once(lambda play: [*opening_frames(play.header), step_frame(play.header, 1)], FakeWorker.read)
+    send_no_start = once(lambda play: [step_frame(play.header, 0)], FakeWorker.read)
     batch = PooledBatch(workspace, skip_a_step, send_no_start, play_all, repeat=1)
     assert batch.result().outcomes == {"success": 1}
     (lost,) = [record.error for record in batch.stored() if record.error is not None]
@@ -437,14 +412,11 @@ def test_a_worker_whose_frames_do_not_fit_is_lost(workspace: Workspace) -> None:
 
 
 def test_a_worker_that_is_killed_while_it_creates_a_journal_leaves_no_file(workspace: Workspace) -> None:
-    def die_while_creating(worker: FakeWorker) -> None:
-        worker.greet()
-        play = worker.read_play()
-        assert play is not None
+    def create(play: Play) -> list[WorkerFrame]:
         path = workspace.store.journal_path(play.header.batch_id, play.header.episode_id)
         path.with_name(path.name + TEMPORARY_SUFFIX).write_bytes(b"{")
+        return []
 
-    batch = PooledBatch(workspace, die_while_creating, play_all, repeat=1)
-    result = batch.result()
+    result = PooledBatch(workspace, once(create), play_all, repeat=1).result()
     assert result.outcomes == {"success": 1}
     assert [path.suffix for path in (workspace.store.runs / result.batch_id).iterdir()] == [".json"]

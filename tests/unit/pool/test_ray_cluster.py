@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from runner import plugins
 from runner.config import RaySettings
 from runner.errors import ConfigError
-from runner.pool.ray_cluster import (
-    RayConnection,
-    RayNode,
-    describe_installation,
-    difference,
-    require_equal_nodes,
-)
+from runner.pool.ray_cluster import RayConnection, RayNode, describe_installation, difference, require_equal_nodes
 from runner.pool.ray_head import head_environ
 from runner.pool.ray_pool import ClockSample, clock_offsets
 from runner.worker.frames import Hello

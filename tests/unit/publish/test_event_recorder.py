@@ -181,12 +181,7 @@ def test_a_status_event_contains_the_status(workspace: Workspace) -> None:
     assert [first.id, event.id] == [f"status:{workspace.boot}:0", f"status:{workspace.boot}:1"]
     assert event.type == "agentgym.field.status.v1"
     status = FieldStatus(
-        node=workspace.node,
-        config=workspace.profile,
-        status="idle",
-        role="node",
-        boot=workspace.boot,
-        pid=os.getpid(),
+        node=workspace.node, config=workspace.profile, status="idle", role="node", boot=workspace.boot, pid=os.getpid()
     )
     validate(event.type, event.payload)
     assert msgspec.json.decode(event.payload, type=FieldStatus) == status
@@ -338,17 +333,17 @@ def test_an_episode_with_an_impossible_row_blocks_no_other(index: EpisodeIndex, 
 def test_many_episodes_are_announced_fast(index: EpisodeIndex, outbox: Outbox) -> None:
     record = _new_episode(index).record_episode()
     (row,) = index.select("SELECT * FROM episodes")
-    ids = [new_id() for _ in range(10_000)]
+    ids = [new_id() for _ in range(3_000)]
     placeholders = ", ".join("?" for _ in row)
     started = time.process_time()
     with index.transaction() as connection:
         connection.executemany(
             f"INSERT INTO episodes VALUES ({placeholders})", [(episode_id, *row[1:]) for episode_id in ids]
         )
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < 1.5
     started = time.process_time()
     pending = outbox.pending(LOCAL, 20_000)
-    assert time.process_time() - started < 2
+    assert time.process_time() - started < 0.6
     assert {event.id for event in pending} == {f"episode:{episode_id}" for episode_id in [*ids, record.episode_id]}
     outbox.ack(LOCAL, [Ack(event.id) for event in pending])
     started = time.process_time()

@@ -32,7 +32,7 @@ from tests.tui.sessions.test_control_client import node_control, wait_for_batch
 SLOW_S, FAST_S = (0.2, 0.3), (0.005, 0.03)
 """Least and largest seconds of the slow part and of the others."""
 CAUSES: tuple[Cause, ...] = ("queue", "prefill", "decode", "environment", "endpoint", "own")
-N_SEEDS = 20
+N_SEEDS = 5
 AT_ONCE = 5
 """Number of plays at once that wait for a model; a slow environment or agent blocks the loop."""
 MAX_PLAYS, STALL_S = 10, 0.1

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from itertools import combinations, pairwise, product
+from itertools import combinations, pairwise
 from statistics import NormalDist
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from runner.results.statistics import pass_at_k, pass_hat_k, sign_test, wilson_interval
 
 ATTEMPTS = st.lists(st.booleans(), min_size=1, max_size=9)
-COUNTS = st.integers(1, 5_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+COUNTS = st.integers(1, 10**5).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 QUANTILE = NormalDist().inv_cdf(0.975)
 
 SCIPY_INTERVALS = [
@@ -31,11 +31,13 @@ SCIPY_INTERVALS = [
 """Successes, n, and ``scipy.stats.binomtest(successes, n).proportion_ci(0.95, "wilson")`` of SciPy 1.17.1."""
 
 SCIPY_P_VALUES = [
+    (0, 0, 1.0),
     (1, 0, 1.0),
     (5, 0, 0.0625),
     (8, 1, 0.0390625),
     (6, 14, 0.11531829833984375),
     (20, 20, 1.0),
+    (1000, 1000, 1.0),
     (30, 12, 0.007915897334896727),
     (55, 80, 0.038471500325522025),
     (260, 200, 0.0058839224731039984),
@@ -96,15 +98,6 @@ def test_pass_hat_k_of_many_attempts_is_the_probability_of_successive_draws(coun
     assert pass_at_k(n - successes, n, k) == pytest.approx(1 - float(drawn), abs=1e-15)
 
 
-@given(st.integers(0, 6), st.integers(0, 6))
-def test_the_sign_test_is_the_share_of_equally_likely_results_that_are_at_least_as_uneven(
-    wins: int, losses: int
-) -> None:
-    results = [abs(sum(signs)) for signs in product((-1, 1), repeat=wins + losses)]
-    as_uneven = [result for result in results if result >= abs(wins - losses)]
-    assert sign_test(wins, losses) == pytest.approx(len(as_uneven) / len(results))
-
-
 @given(st.integers(0, 60), st.integers(0, 60))
 def test_the_sign_test_of_many_tasks_adds_the_probabilities_of_all_splits_as_uneven(wins: int, losses: int) -> None:
     n = wins + losses
@@ -118,12 +111,6 @@ def test_the_sign_test_of_many_tasks_adds_the_probabilities_of_all_splits_as_une
 @pytest.mark.parametrize(("wins", "losses", "p_value"), SCIPY_P_VALUES)
 def test_p_values_equal_those_of_scipy(wins: int, losses: int, p_value: float) -> None:
     assert sign_test(wins, losses) == pytest.approx(p_value, rel=1e-9)
-
-
-def test_the_sign_test_equals_published_values() -> None:
-    assert sign_test(8, 1) == pytest.approx(0.0390625)
-    assert sign_test(0, 0) == 1.0
-    assert sign_test(1000, 1000) == 1.0
 
 
 @pytest.mark.parametrize(("successes", "n", "k"), [(3, 2, 1), (-1, 2, 1), (1, 2, 3), (1, 2, 0)])

@@ -2,12 +2,9 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from statistics import NormalDist
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from runner.errors import StoreError
 from runner.results.statistics import wilson_interval
@@ -28,31 +25,6 @@ def record_episode(
 ) -> None:
     recording = RecordedEpisode(index._store, index, **fields)
     recording.record_episode(rounds, outcome=outcome, success=outcome is Outcome.SUCCESS, duration_s=duration_s)
-
-
-@pytest.mark.parametrize(
-    ("successes", "n", "low", "high"),
-    [(0, 10, 0.0, 0.2775), (8, 10, 0.4902, 0.9433), (10, 10, 0.7225, 1.0), (50, 100, 0.4038, 0.5962), (0, 0, 0.0, 1.0)],
-)
-def test_the_interval_is_the_wilson_score_interval(successes: int, n: int, low: float, high: float) -> None:
-    assert wilson_interval(successes, n) == pytest.approx((low, high), abs=5e-5)
-
-
-@given(st.integers(1, 10**9), st.data())
-def test_the_interval_contains_the_rate_and_is_within_0_and_1(n: int, data: st.DataObject) -> None:
-    successes = data.draw(st.integers(0, n))
-    low, high = wilson_interval(successes, n)
-    assert 0.0 <= low <= successes / n + 1e-12
-    assert successes / n - 1e-12 <= high <= 1.0
-
-
-@given(st.integers(1, 10**5), st.data())
-def test_the_bounds_of_the_interval_solve_the_equation_of_the_score_test(n: int, data: st.DataObject) -> None:
-    successes = data.draw(st.integers(0, n))
-    z = NormalDist().inv_cdf(0.975)
-    for bound in wilson_interval(successes, n):
-        if 0 < bound < 1:
-            assert (successes / n - bound) ** 2 == pytest.approx(z * z * bound * (1 - bound) / n, rel=1e-6, abs=1e-12)
 
 
 def test_model_usage_is_summed_and_zero_for_baselines(index: EpisodeIndex) -> None:

@@ -310,9 +310,7 @@ def test_no_bytes_in_an_episode_file_crash_the_reader(data: st.DataObject) -> No
 def save_minimal_episode(episode_store: EpisodeStore) -> tuple[Path, EpisodeHeader]:
     header = episode_header()
     record = finished_record(
-        header,
-        make_trajectory(header, [make_step(0)]),
-        flows=[Flow(id=2**64 - 1, span=1, phase="start")],
+        header, make_trajectory(header, [make_step(0)]), flows=[Flow(id=2**64 - 1, span=1, phase="start")]
     )
     return episode_store.save(record), header
 

@@ -297,13 +297,7 @@ def test_each_part_is_on_the_disk_before_anybody_learns_of_it(episode_store: Epi
         reporter.emit(TimestepPlayed(at=END, episode_id=header.episode_id, seq=0, step=step))
     reporter.on_sequence(sequence)
     reporter.emit(EpisodeEnded(at=END, episode_id=header.episode_id, seq=0, trajectory=make_trajectory(header, [])))
-    assert sent == [
-        (Started, 0, False),
-        (Reset, 0, True),
-        (Step, 1, True),
-        (Step, 2, True),
-        (Ended, 2, True),
-    ]
+    assert sent == [(Started, 0, False), (Reset, 0, True), (Step, 1, True), (Step, 2, True), (Ended, 2, True)]
 
 
 def test_the_journals_of_a_batch_that_is_played_are_left_alone(episode_store: EpisodeStore) -> None:
@@ -319,7 +313,7 @@ def test_a_batch_gets_its_lock_although_recoveries_of_others_try_it(episode_stor
     batch_id = new_id()
     folder = episode_store.runs / batch_id
     episode_store.create_batch_folder(batch_id)
-    for _ in range(50):  # the lock is free for a part of the time
+    for _ in range(10):  # the lock is free for a part of the time
         ended = threading.Event()
 
         def try_lock(ended: threading.Event = ended) -> None:

@@ -6,6 +6,7 @@ import multiprocessing
 import sqlite3
 import tempfile
 from contextlib import closing
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -97,20 +98,21 @@ def test_bounds_per_episode_change_nothing_beyond(tmp_path: Path) -> None:
         notes.change("../x", NoteChange(add=("a",)))
 
 
-def _tag(folder: Path, episode_id: str, name: str) -> None:
+def _tag(folder: Path, episode_id: str, name: str, start: Barrier) -> None:
+    start.wait(60)
     for number in range(20):
         Notes(folder).change(episode_id, NoteChange(add=(f"{name}-{number}",)))
 
 
 def test_processes_that_write_at_once_lose_none(tmp_path: Path) -> None:
     episode_id, context = new_id(), multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_tag, args=(tmp_path, episode_id, name)) for name in "abc"]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-    assert [process.exitcode for process in processes] == [0, 0, 0]
-    assert len(Notes(tmp_path).of_episode(episode_id)) == 60
+    start = context.Barrier(2)
+    process = context.Process(target=_tag, args=(tmp_path, episode_id, "a", start))
+    process.start()
+    _tag(tmp_path, episode_id, "b", start)
+    process.join(60)
+    assert process.exitcode == 0
+    assert len(Notes(tmp_path).of_episode(episode_id)) == 40
 
 
 def test_a_damaged_file_is_kept_aside_and_one_of_a_later_version_is_refused(tmp_path: Path) -> None:

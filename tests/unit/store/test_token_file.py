@@ -13,21 +13,9 @@ from hypothesis import strategies as st
 
 from runner.store import EpisodeIndex, EpisodeStore
 from runner.store.pruning import archive_episodes, delete_episodes
-from runner.store.token_file import (
-    HEADER,
-    TOKENS_SUFFIX,
-    TokenizedEpisode,
-    decode_token_file,
-    encode_token_file,
-)
+from runner.store.token_file import HEADER, TOKENS_SUFFIX, TokenizedEpisode, decode_token_file, encode_token_file
 from runner.types import Outcome
-from runner.types.sequences import (
-    MAX_RECORD_BYTES,
-    MAX_TOKEN_ID,
-    TokenSequence,
-    pack_sequences,
-    unpack_sequences,
-)
+from runner.types.sequences import MAX_RECORD_BYTES, MAX_TOKEN_ID, TokenSequence, pack_sequences, unpack_sequences
 from tests.support.episodes import RecordedEpisode, damaged_bytes, make_step
 from tests.support.examples import examples
 

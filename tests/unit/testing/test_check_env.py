@@ -32,9 +32,7 @@ def test_embedded_environments_pass(environment: type[Maze] | type[Wordle], mode
     check_env(lambda: environment(mode=mode), tasks=(0, 1, 7))
 
 
-def test_the_async_sample_environment_without_base_classes_passes(
-    countdown: Callable[[], Environment],
-) -> None:
+def test_the_async_sample_environment_without_base_classes_passes(countdown: Callable[[], Environment]) -> None:
     assert [base.__module__ for base in type(countdown()).__mro__] == ["agentgym_countdown", "builtins"]
     check_env(countdown, tasks=range(20))
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from runner.episode.control import EpisodeControl
 from runner.store.parts import Decided, Free, Paused, Tokens, Unjournaled
 from runner.types import Outcome
 from runner.util.clock import Clock
-from runner.util.framing import MAX_FRAME_BYTES, FrameBuffer, FrameTooLarge, framed
+from runner.util.framing import FrameBuffer, FrameTooLarge, framed
+from runner.worker import driver_link
 from runner.worker.driver_link import FrameQueue
 from runner.worker.frames import (
     EndpointOutcome,
@@ -166,10 +168,11 @@ async def test_a_request_waits_for_the_reply_with_its_id() -> None:
     assert await asyncio.wait_for(asyncio.gather(*requests), LIMIT_S) == [False, True]
 
 
-async def test_a_frame_that_cannot_be_sent_leaves_the_queue_as_it_was() -> None:
+async def test_a_frame_that_cannot_be_sent_leaves_the_queue_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_link, "framed", partial(framed, max_bytes=1000))
     queue = FrameQueue()
     with pytest.raises(FrameTooLarge):
-        queue.send(tokens("x" * MAX_FRAME_BYTES))
+        queue.send(tokens("x" * 1001))
     with pytest.raises(ValueError, match="surrogates"):
         queue.send(Decided(episode_id="\ud800", outcome=Outcome.SUCCESS))
     queue.send(FREE)
@@ -217,6 +220,7 @@ import os, sys
 from pathlib import Path
 from runner.store.journal import EpisodeJournal, journal_path
 from runner.episode.control import EpisodeControl
+from runner.worker import driver_link
 from runner.worker.driver_link import FrameQueue
 from tests.support.command import REPOSITORY
 from tests.support.episodes import episode_header

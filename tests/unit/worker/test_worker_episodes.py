@@ -155,10 +155,7 @@ def record_here(
         n_closed.append(len(spans.spans))
 
     context = EpisodeContext(
-        header,
-        tracer=Tracer(setup.tracing, (spans,), "slot 0", lambda: 7),
-        emit=note,
-        clock=FROZEN,
+        header, tracer=Tracer(setup.tracing, (spans,), "slot 0", lambda: 7), emit=note, clock=FROZEN
     )
     reset_kwargs = {"task_index": header.task_index, "seed": header.seed}
     asyncio.run(setup.build_factory(None).play_episode(reset_kwargs, context=context))
