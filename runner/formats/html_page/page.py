@@ -15,7 +15,7 @@ from typing import IO, Any, Final, TypeAlias
 
 from runner.formats.format import Format, LeftOut
 from runner.store.episode_file import EpisodeRecord
-from runner.types import IMPORTED, Limits, Outcome, Span, TimeStep, is_result_unknown, join_models, unpack_cells
+from runner.types import IMPORTED, Limits, Span, TimeStep, is_result_unknown, join_models, unpack_cells
 from runner.util.amounts import format_amount
 from runner.util.display_text import masker, pluralize, sanitize
 from runner.util.json_accessors import as_dict, as_list, as_text, content_text
@@ -30,37 +30,10 @@ MAX_SPANS: Final = 5_000
 MAX_PAGE: Final = 64 << 20
 """Bytes of data from which on a page takes no further episode."""
 _MAX_INDENT: Final = 12
-_FOLDER: Final = Path(__file__).parent
 _ESCAPES: Final = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+_OUTCOMES: Final = {"success": ("✓", "good"), "failure": ("✗", "bad"), "error": ("!", "bad"), "unknown": ("?", "dim")}
 _KINDS: Final = {"system": "system", "developer": "system", "assistant": "action", "tool": "tool", "function": "tool"}
-_OUTCOMES: Final = {
-    Outcome.SUCCESS: ("✓ success", "good"),
-    Outcome.FAILURE: ("✗ failure", "bad"),
-    Outcome.TRUNCATED: ("… stopped at limit", "warn"),
-    Outcome.TIMEOUT: ("◔ timeout", "warn"),
-    Outcome.CANCELLED: ("○ cancelled", "dim"),
-    Outcome.ERROR: ("! error", "bad"),
-    Outcome.INTERRUPTED: ("! interrupted", "warn"),
-}
-_HEAD: Final = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src '{script_hash}'; \
-style-src '{style_hash}'; base-uri 'none'; form-action 'none'">
-<meta name="referrer" content="no-referrer">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>AgentGym episode</title>
-<style>{style}</style>
-</head>
-<body>
-<noscript>This page shows its episode with a script of its own; allow JavaScript to see it.</noscript>
-<script type="application/json" id="data">["""
-_TAIL: Final = """]</script>
-<script>{script}</script>
-</body>
-</html>
-"""
+_TITLES: Final = {"": "observation", "user": "observation", "tool": "tool result", "function": "tool result"}
 
 
 class PageWriter:
@@ -68,9 +41,15 @@ class PageWriter:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._mask, self._n_bytes = file, masker(), 0
-        style, self._script = ((_FOLDER / name).read_text("utf-8") for name in ("page.css", "page.js"))
-        hashes = {"style_hash": _policy_hash(style), "script_hash": _policy_hash(self._script)}
-        file.write(_HEAD.format(style=style, **hashes).encode())
+        template, style, script = (
+            Path(__file__).with_suffix(end).read_text("utf-8") for end in (".html", ".css", ".js")
+        )
+        head, _, tail = template.partition("{data}")
+        for name, text in ("style", style), ("script", script):
+            digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+            head = head.replace(f"{{{name}_hash}}", f"sha256-{digest}")
+        file.write(head.replace("{style}", style).encode())
+        self._tail = tail.replace("{script}", script).encode()
 
     def write(self, episode: EpisodeRecord) -> None:
         if self._n_bytes >= MAX_PAGE:
@@ -80,10 +59,10 @@ class PageWriter:
         self._n_bytes += len(data)
 
     def finish(self) -> Mapping[str, int]:
-        self._file.write(_TAIL.format(script=self._script).encode())
+        self._file.write(self._tail)
         return {}
 
-    def _safe(self, value: Any) -> Any:  # noqa: ANN401 - data for JSON
+    def _safe(self, value: object) -> object:
         match value:
             case str():
                 return sanitize(self._mask(value).replace("\r\n", "\n"), limit=MAX_TEXT)
@@ -94,19 +73,15 @@ class PageWriter:
         return value
 
 
-def _policy_hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def page_data(episode: EpisodeRecord) -> dict[str, Any]:
+def page_data(episode: EpisodeRecord) -> dict[str, object]:
     """Return what the script of the page shows of an episode, in texts that are still hostile."""
-    outcome, tone = _OUTCOMES[episode.outcome]
-    if is_result_unknown(episode.transport, episode.outcome, unscored=episode.unscored):
-        outcome, tone = "? unknown", "dim"
+    is_unknown = is_result_unknown(episode.transport, episode.outcome, unscored=episode.unscored)
+    outcome = "unknown" if is_unknown else episode.outcome.value
+    mark, tone = _OUTCOMES.get(outcome, ("…", "warn"))
     observed = [episode.reset_observation, *(step.observation for step in episode.timesteps)]
     return {
         "title": f"{episode.env} task {episode.task_index}",
-        "outcome": f"{outcome}{', unscored' if episode.unscored else ''}",
+        "outcome": f"{mark} {outcome}{', unscored' if episode.unscored else ''}",
         "tone": tone,
         "reward": episode.reward,
         "rounds": pluralize(episode.rounds, "round"),
@@ -121,12 +96,13 @@ def page_data(episode: EpisodeRecord) -> dict[str, Any]:
 
 
 def _facts(episode: EpisodeRecord) -> Iterator[tuple[str, str]]:
-    usual = f"{Limits().max_rounds} rounds {Limits().max_duration_s:g} s"
+    usual, origin = Limits(), episode.origin
+    limits = episode.limits or f"{usual.max_rounds} rounds {usual.max_duration_s:g} s"
     yield "agent", episode.agent
     yield "model", join_models(episode.model, episode.models) or ""
-    yield "answered by", episode.fallback or ""
+    yield "fallback", episode.fallback or ""
     yield "requests", episode.shape
-    yield "limits", "" if episode.transport == IMPORTED else episode.limits or usual
+    yield "limits", "" if episode.transport == IMPORTED else limits
     yield "tokens", f"{episode.tokens.total:,}" if episode.tokens.total else ""
     yield "cost", "" if episode.cost is None else format_amount(episode.cost, episode.currency or "")
     yield "data", episode.data_label
@@ -135,9 +111,8 @@ def _facts(episode: EpisodeRecord) -> Iterator[tuple[str, str]]:
     yield "seed", "" if episode.seed is None else str(episode.seed)
     yield "started", f"{episode.started_at:%Y-%m-%d %H:%M:%S %Z}"
     yield "episode", episode.episode_id
-    if origin := episode.origin:
-        yield "imported from", f"{origin.format} {origin.id}".strip()
-        yield "without", ", ".join(origin.missing)
+    yield "imported from", f"{origin.format} {origin.id}" if origin else ""
+    yield "unknown", ", ".join(origin.missing) if origin else ""
 
 
 def _picture(packed: object) -> object:
@@ -145,12 +120,12 @@ def _picture(packed: object) -> object:
     return None if cells is None else cells.rows
 
 
-def _step(step: TimeStep, observed: Sequence[object]) -> dict[str, Any]:
+def _step(step: TimeStep, observed: Sequence[object]) -> dict[str, object]:
     calls = ", ".join(f"{call.name} {call.arguments}" for call in step.action.tool_calls)
     return {
         "index": step.index,
-        "action": ((step.action.text or "").strip() or calls)[:200],
-        "problem": "invalid" if not step.valid else "refused" if step.refused else "",
+        "action": (step.action.text or "").strip() or calls,
+        "problem": _problem(step),
         "n_warnings": len(step.warnings),
         "reward": step.reward,
         "done": step.done,
@@ -161,47 +136,45 @@ def _step(step: TimeStep, observed: Sequence[object]) -> dict[str, Any]:
     }
 
 
+def _problem(step: TimeStep) -> str:
+    return "refused" if step.refused else "" if step.valid else "not valid"
+
+
 def _received(step: TimeStep, observed: Sequence[object]) -> Iterator[Block]:
     """Yield the messages that the agent received since its previous answer; before the first step, all of them."""
     for number, chat in enumerate(step.chats or [[*observed]], 1):
-        if number > 1:
-            yield "note", f"chat {number} of {len(step.chats)}", ""
-        messages = chat[:-1] if chat and number == len(step.chats) and _is_answer(chat[-1]) else chat
-        answers = [place for place, message in enumerate(messages[:-1]) if _is_answer(message)]
-        n_earlier = answers[-1] + 1 if answers and step.index else 0
+        is_answered = bool(chat) and number == len(step.chats) and _is_answer(chat[-1])
+        messages = chat[:-1] if is_answered else chat
+        answers = [place for place, message in enumerate(messages[:-1], 1) if _is_answer(message)]
+        n_earlier = answers[-1] if answers and step.index else 0
         if n_earlier:
             yield "note", f"… {pluralize(n_earlier, 'earlier message')}", ""
         yield from _messages(messages[n_earlier:])
 
 
 def _played(step: TimeStep) -> Iterator[Block]:
-    answer = as_dict(step.chats[-1][-1]) if step.chats and step.chats[-1] and _is_answer(step.chats[-1][-1]) else {}
-    written, text = _content(answer), step.action.text or ""
-    if text and written not in ("", text):
-        yield from _message({**answer, "tool_calls": []})
-        yield "action", _action_title(step), text
-    else:
-        yield from _message({**answer, "content": written or text, "tool_calls": []}, _action_title(step))
+    last = step.chats[-1][-1] if step.chats and step.chats[-1] else None
+    answer = {**last, "tool_calls": []} if isinstance(last, dict) and _is_answer(last) else {}
+    written = _content(answer)
+    text = step.action.text or written
+    if written not in ("", text):
+        yield from _message(answer)
+        answer = {}
+    problem = f" · ✗ {_problem(step)}" if _problem(step) else ""
+    yield from _message({**answer, "content": text}, f"action{' · by a human' * (step.actor == 'human')}{problem}")
     for call in step.action.tool_calls:
-        yield _tool_call(call.name, call.arguments)
-    names = [step.endpoint, step.model]
-    tokens = [f"{step.tokens.prompt:,} prompt + {step.tokens.completion:,} completion tokens"] if step.tokens else []
-    speed = [] if step.tokens_per_s is None else [f"{step.tokens_per_s:.1f} tokens/s"]
-    if parts := [*filter(None, names), *tokens, *speed]:
-        yield "note", "answered by" if any(names) else "usage", " · ".join(parts)
+        yield "tool", f"tool call {call.name}", call.arguments
+    names = " · ".join(filter(None, (step.endpoint, step.model)))
+    tokens = f"{step.tokens.prompt:,} prompt + {step.tokens.completion:,} completion tokens" if step.tokens else ""
+    if names or tokens:
+        yield "note", f"answered by {names}" if names else "usage", tokens
     if step.warnings:
         yield "warn", "differs from configuration", "\n".join(step.warnings)
 
 
-def _action_title(step: TimeStep) -> str:
-    problem = "" if step.valid and not step.refused else " · ✗ refused" if step.valid else " · ✗ not valid"
-    return f"action{' · by a human' if step.actor == 'human' else ''}{problem}"
-
-
 def _replied(step: TimeStep) -> list[Block]:
-    blocks = list(_messages(step.observation)) or [("reply", "", "")]
-    title = f"reply · reward {step.reward:g}{' · done' * step.done}"
-    return [("reply", title if number == 0 else block[1], block[2]) for number, block in enumerate(blocks)]
+    (_, _, text), *others = [*_messages(step.observation)] or [("", "", "")]
+    return [("reply", f"reply · reward {step.reward:g}{' · done' * step.done}", text), *others]
 
 
 def _end_blocks(episode: EpisodeRecord) -> Iterator[Block]:
@@ -221,25 +194,21 @@ def _messages(messages: Sequence[object]) -> Iterator[Block]:
 
 
 def _message(message: Mapping[str, Any], title: str = "") -> Iterator[Block]:
-    """Yield thought, text and tool calls of a message of any shape; ``title`` is that of its text."""
+    """Yield thought, text and tool calls of a message of any shape; ``title`` is that of an action."""
     from runner.inference.chat_format import split_thought  # slow to import
 
-    role = as_text(message.get("role"))
+    role, text, thought = as_text(message.get("role")), _content(message), ""
     kind = "action" if title else _KINDS.get(role, "observation")
+    if kind == "action":
+        thought, text = split_thought(text)
+    for each in filter(None, (as_text(message.get("reasoning_content")), thought)):
+        yield "thought", "thought", each
     calls = [as_dict(call) for call in as_list(message.get("tool_calls"))]
-    thought, text = split_thought(_content(message)) if kind == "action" else ("", _content(message))
-    for each in (as_text(message.get("reasoning_content")), thought):
-        if each:
-            yield "thought", "thought", each
     if text or title or not calls:
-        yield kind, title or {"user": "observation", "tool": "tool result"}.get(role, role or "observation"), text
+        yield kind, title or _TITLES.get(role, role), text
     for call in calls:
         function = as_dict(call.get("function")) or call
-        yield _tool_call(as_text(function.get("name")), as_text(function.get("arguments")))
-
-
-def _tool_call(name: str, arguments: str) -> Block:
-    return "tool", f"tool call {name}", arguments
+        yield "tool", f"tool call {as_text(function.get('name'))}", as_text(function.get("arguments"))
 
 
 def _content(message: Mapping[str, Any]) -> str:
@@ -247,17 +216,18 @@ def _content(message: Mapping[str, Any]) -> str:
     return content_text(content) or ("" if content in (None, "", []) else encode(content).decode())
 
 
-def _span_rows(spans: Sequence[Span]) -> list[Any]:
+def _span_rows(spans: Sequence[Span]) -> list[object]:
     """Return name, category, depth, step, start and length in milliseconds of each span, a parent before its children.
 
     A span whose parents are a circle has the largest depth.
     """
-    by_id, rows = {span.id: span for span in spans}, []
+    by_id = {span.id: span for span in spans}
     start = min((span.start_ns for span in spans), default=0)
+    rows = list[object]()
     for span in sorted(spans, key=lambda each: (each.start_ns, -each.end_ns, each.id)):
-        above: list[Span] = [span]
-        while len(above) <= _MAX_INDENT and (parent := by_id.get(-1 if above[-1].parent is None else above[-1].parent)):
-            above.append(parent)
+        above = [span]
+        while len(above) <= _MAX_INDENT and (parent := above[-1].parent) is not None and parent in by_id:
+            above.append(by_id[parent])
         numbers = (each.attributes.get(name) for each in above for name in ("timestep_idx", "index"))
         step = next((number for number in numbers if type(number) is int), None)
         times = (span.start_ns - start) / 1e6, (span.end_ns - span.start_ns) / 1e6
