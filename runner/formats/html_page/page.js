@@ -51,7 +51,7 @@ function showHeader(episode) {
 function stepRow(step, place) {
   const marks = [make("span", "warn", step.n_warnings ? "⚠ " : ""),
     make("span", "bad", step.problem ? `✗ ${step.problem}: ` : "")];
-  const row = make("tr", "", make("td", "", String(step.index)), make("td", "", ...marks, step.action || "(nothing)"),
+  const row = make("tr", "", make("td", "", String(step.index)), make("td", "", ...marks, step.action.slice(0, 200) || "(nothing)"),
     make("td", tone(step.reward), number(step.reward) + (step.done ? " ■" : "")),
     make("td", "", duration(step.model_s)), make("td", "", duration(step.env_s)));
   row.addEventListener("click", () => choose(place));
@@ -71,8 +71,12 @@ function showChart({ steps }) {
 }
 
 function picture([title, rows]) {
-  const runs = rows.map((row) => [...row.map(([text, color, fill]) => make("span", `c-${color} ${fill}`, text)), "\n"]);
-  return make("section", "", make("h3", "dim", title), make("pre", "", ...runs.flat()));
+  const runs = rows.flatMap((row) => [...row, ["\n", "plain", ""]]).map(([text, color, fill]) => {
+    const run = make("span", fill, text);
+    run.style.setProperty("--color", `var(--${color})`);
+    return run;
+  });
+  return make("section", "", make("h3", "dim", title), make("pre", "", ...runs));
 }
 
 const block = ([kind, title, text]) => make("section", `block ${kind}`, make("h3", "", title), make("pre", "", text));
@@ -82,10 +86,6 @@ function stepNodes({ steps, world, end }, place) {
   const pictures = [["before the step", before], ["after the step", after]].filter(([, rows]) => rows).map(picture);
   const last = place === steps.length - 1 ? end : [];
   return [make("div", "worlds", ...pictures), ...blocks.concat(last).map(block)];
-}
-
-function allNodes(episode) {
-  return episode.steps.flatMap((step, place) => [make("h2", "", `step ${step.index}`), ...stepNodes(episode, place)]);
 }
 
 function traceNodes({ spans, steps, n_spans }) {
@@ -102,13 +102,14 @@ function traceNodes({ spans, steps, n_spans }) {
 }
 
 function showView(name = chosen.view) {
-  const episode = shown(), played = episode.steps.length > 0;
-  const nodes = name === "trace" ? traceNodes(episode) : !played ? episode.end.map(block)
-    : name === "all steps" ? allNodes(episode) : stepNodes(episode, chosen.step);
-  view.replaceChildren(...nodes);
-  view.scrollTop = 0;
+  const episode = shown(), { steps, end } = episode;
+  if (name === "trace") view.replaceChildren(...traceNodes(episode));
+  else if (!steps.length) view.replaceChildren(...end.map(block));
+  else if (name === "transcript") view.replaceChildren(...stepNodes(episode, chosen.step));
+  else view.replaceChildren(...steps.flatMap((step, place) =>
+    [make("h2", "", `step ${step.index}`), ...stepNodes(episode, place)]));
   const mark = name === "trace" ? find(".on") : view.querySelectorAll("h2")[chosen.step];
-  if (mark) view.scrollTop = mark.offsetTop - 40;
+  view.scrollTop = mark ? mark.offsetTop - 40 : 0;
   find("nav").replaceChildren(...["transcript", "all steps", "trace"].map((each) => {
     const tab = button(() => chooseView(each), each);
     tab.setAttribute("aria-pressed", each === name);
@@ -122,8 +123,8 @@ function choose(place) {
   const row = body.children[chosen.step];
   if (row) {
     row.setAttribute("aria-selected", true);
-    const top = row.offsetTop - row.offsetHeight, bottom = row.offsetTop + row.offsetHeight;
-    list.scrollTop = Math.max(bottom - list.clientHeight, Math.min(list.scrollTop, top));
+    const { offsetTop: top, offsetHeight: height } = row;
+    list.scrollTop = Math.max(top + height - list.clientHeight, Math.min(list.scrollTop, top - height));
   }
   slider.value = chosen.step;
   here.setAttribute("x", chosen.step);
@@ -140,7 +141,7 @@ function showEpisode(place) {
 }
 
 function chooseView(name) {
-  chosen.view = name;
+  chosen.view = chosen.view === name ? "transcript" : name;
   showView();
 }
 
@@ -154,8 +155,8 @@ const COMMANDS = [
   ["j ↓ →", "next", () => choose(chosen.step + 1)],
   ["g Home", "first", () => choose(0)],
   ["G End", "last", () => choose(shown().steps.length)],
-  ["f", "all steps", () => chooseView(chosen.view === "all steps" ? "transcript" : "all steps")],
-  ["w", "trace", () => chooseView(chosen.view === "trace" ? "transcript" : "trace")],
+  ["f", "all steps", () => chooseView("all steps")],
+  ["w", "trace", () => chooseView("trace")],
   ["p", "previous episode", () => showEpisode(chosen.episode - 1)],
   ["n", "next episode", () => showEpisode(chosen.episode + 1)],
   ["t", "light or dark", changeColors],

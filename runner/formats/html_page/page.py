@@ -9,13 +9,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Final, TypeAlias
 
 from runner.formats.format import Format, LeftOut
 from runner.store.episode_file import EpisodeRecord
-from runner.types import IMPORTED, Limits, Span, TimeStep, is_result_unknown, join_models, unpack_cells
+from runner.types import UNKNOWN_OUTCOME, Cells, Limits, Span, TimeStep, is_result_unknown, join_models, unpack_cells
 from runner.util.amounts import format_amount
 from runner.util.display_text import masker, pluralize, sanitize
 from runner.util.json_accessors import as_dict, as_list, as_text, content_text
@@ -31,9 +32,13 @@ MAX_PAGE: Final = 64 << 20
 """Bytes of data from which on a page takes no further episode."""
 _MAX_INDENT: Final = 12
 _ESCAPES: Final = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-_OUTCOMES: Final = {"success": ("✓", "good"), "failure": ("✗", "bad"), "error": ("!", "bad"), "unknown": ("?", "dim")}
+_OUTCOMES: Final = {
+    "success": ("✓", "good"),
+    "failure": ("✗", "bad"),
+    "error": ("!", "bad"),
+    UNKNOWN_OUTCOME: ("?", "dim"),
+}
 _KINDS: Final = {"system": "system", "developer": "system", "assistant": "action", "tool": "tool", "function": "tool"}
-_TITLES: Final = {"": "observation", "user": "observation", "tool": "tool result", "function": "tool result"}
 
 
 class PageWriter:
@@ -66,6 +71,8 @@ class PageWriter:
         match value:
             case str():
                 return sanitize(self._mask(value).replace("\r\n", "\n"), limit=MAX_TEXT)
+            case Cells():
+                return self._safe(value.rows)
             case list() | tuple():
                 return [self._safe(each) for each in value]
             case dict():
@@ -76,7 +83,7 @@ class PageWriter:
 def page_data(episode: EpisodeRecord) -> dict[str, object]:
     """Return what the script of the page shows of an episode, in texts that are still hostile."""
     is_unknown = is_result_unknown(episode.transport, episode.outcome, unscored=episode.unscored)
-    outcome = "unknown" if is_unknown else episode.outcome.value
+    outcome = UNKNOWN_OUTCOME if is_unknown else episode.outcome.value
     mark, tone = _OUTCOMES.get(outcome, ("…", "warn"))
     observed = [episode.reset_observation, *(step.observation for step in episode.timesteps)]
     return {
@@ -86,8 +93,8 @@ def page_data(episode: EpisodeRecord) -> dict[str, object]:
         "reward": episode.reward,
         "rounds": pluralize(episode.rounds, "round"),
         "duration_s": episode.duration_s,
-        "facts": [fact for fact in _facts(episode) if fact[1]],
-        "world": _picture(episode.reset_world),
+        "facts": _facts(episode),
+        "world": unpack_cells(episode.reset_world),
         "steps": [_step(step, seen) for step, seen in zip(episode.timesteps, observed, strict=False)],
         "end": [*([] if episode.timesteps else _messages(observed[0])), *_end_blocks(episode)],
         "spans": _span_rows(episode.spans[:MAX_SPANS]),
@@ -95,49 +102,41 @@ def page_data(episode: EpisodeRecord) -> dict[str, object]:
     }
 
 
-def _facts(episode: EpisodeRecord) -> Iterator[tuple[str, str]]:
-    usual, origin = Limits(), episode.origin
-    limits = episode.limits or f"{usual.max_rounds} rounds {usual.max_duration_s:g} s"
-    yield "agent", episode.agent
-    yield "model", join_models(episode.model, episode.models) or ""
-    yield "fallback", episode.fallback or ""
-    yield "requests", episode.shape
-    yield "limits", "" if episode.transport == IMPORTED else limits
-    yield "tokens", f"{episode.tokens.total:,}" if episode.tokens.total else ""
-    yield "cost", "" if episode.cost is None else format_amount(episode.cost, episode.currency or "")
-    yield "data", episode.data_label
-    yield "rules", "AgentGym's (compat)" if episode.mode == "compat" else ""
-    yield "attempt", str(episode.attempt + 1)
-    yield "seed", "" if episode.seed is None else str(episode.seed)
-    yield "started", f"{episode.started_at:%Y-%m-%d %H:%M:%S %Z}"
-    yield "episode", episode.episode_id
-    yield "imported from", f"{origin.format} {origin.id}" if origin else ""
-    yield "unknown", ", ".join(origin.missing) if origin else ""
-
-
-def _picture(packed: object) -> object:
-    cells = unpack_cells(packed)
-    return None if cells is None else cells.rows
+def _facts(episode: EpisodeRecord) -> list[tuple[str, str]]:
+    origin, limits = episode.origin, episode.limits or f"{Limits().max_rounds} rounds {Limits().max_duration_s:g} s"
+    facts = {
+        "agent": episode.agent,
+        "model": join_models(episode.model, episode.models) or "",
+        "fallback": episode.fallback or "",
+        "limits": "" if origin else limits,
+        "tokens": f"{episode.tokens.total:,}" if episode.tokens.total else "",
+        "cost": "" if episode.cost is None else format_amount(episode.cost, episode.currency or ""),
+        "data": episode.data_label,
+        "rules": "AgentGym's (compat)" if episode.mode == "compat" else "",
+        "attempt": str(episode.attempt + 1),
+        "seed": "" if episode.seed is None else str(episode.seed),
+        "started": f"{episode.started_at:%Y-%m-%d %H:%M:%S %Z}",
+        "episode": episode.episode_id,
+        "imported": f"from {origin.format} without {', '.join(origin.missing) or 'gaps'}" if origin else "",
+    }
+    return [(name, text) for name, text in facts.items() if text]
 
 
 def _step(step: TimeStep, observed: Sequence[object]) -> dict[str, object]:
     calls = ", ".join(f"{call.name} {call.arguments}" for call in step.action.tool_calls)
+    problem = "refused" if step.refused else "" if step.valid else "not valid"
     return {
         "index": step.index,
         "action": (step.action.text or "").strip() or calls,
-        "problem": _problem(step),
+        "problem": problem,
         "n_warnings": len(step.warnings),
         "reward": step.reward,
         "done": step.done,
         "model_s": step.model_s,
         "env_s": step.env_s,
-        "world": _picture(step.world),
-        "blocks": [*_received(step, observed), *_played(step), *_replied(step)],
+        "world": unpack_cells(step.world),
+        "blocks": [*_received(step, observed), *_played(step, problem), *_replied(step)],
     }
-
-
-def _problem(step: TimeStep) -> str:
-    return "refused" if step.refused else "" if step.valid else "not valid"
 
 
 def _received(step: TimeStep, observed: Sequence[object]) -> Iterator[Block]:
@@ -152,7 +151,7 @@ def _received(step: TimeStep, observed: Sequence[object]) -> Iterator[Block]:
         yield from _messages(messages[n_earlier:])
 
 
-def _played(step: TimeStep) -> Iterator[Block]:
+def _played(step: TimeStep, problem: str) -> Iterator[Block]:
     last = step.chats[-1][-1] if step.chats and step.chats[-1] else None
     answer = {**last, "tool_calls": []} if isinstance(last, dict) and _is_answer(last) else {}
     written = _content(answer)
@@ -160,8 +159,8 @@ def _played(step: TimeStep) -> Iterator[Block]:
     if written not in ("", text):
         yield from _message(answer)
         answer = {}
-    problem = f" · ✗ {_problem(step)}" if _problem(step) else ""
-    yield from _message({**answer, "content": text}, f"action{' · by a human' * (step.actor == 'human')}{problem}")
+    title = f"action{' · by a human' * (step.actor == 'human')}{f' · ✗ {problem}' * bool(problem)}"
+    yield from _message({**answer, "content": text}, title)
     for call in step.action.tool_calls:
         yield "tool", f"tool call {call.name}", call.arguments
     names = " · ".join(filter(None, (step.endpoint, step.model)))
@@ -188,15 +187,15 @@ def _is_answer(message: object) -> bool:
     return as_dict(message).get("role") == "assistant"
 
 
-def _messages(messages: Sequence[object]) -> Iterator[Block]:
-    for message in messages:
-        yield from _message(message if isinstance(message, dict) else {"content": message})
+def _messages(messages: Iterable[object]) -> Iterator[Block]:
+    return chain.from_iterable(map(_message, messages))
 
 
-def _message(message: Mapping[str, Any], title: str = "") -> Iterator[Block]:
+def _message(value: object, title: str = "") -> Iterator[Block]:
     """Yield thought, text and tool calls of a message of any shape; ``title`` is that of an action."""
     from runner.inference.chat_format import split_thought  # slow to import
 
+    message = value if isinstance(value, dict) else {"content": value}
     role, text, thought = as_text(message.get("role")), _content(message), ""
     kind = "action" if title else _KINDS.get(role, "observation")
     if kind == "action":
@@ -205,7 +204,7 @@ def _message(message: Mapping[str, Any], title: str = "") -> Iterator[Block]:
         yield "thought", "thought", each
     calls = [as_dict(call) for call in as_list(message.get("tool_calls"))]
     if text or title or not calls:
-        yield kind, title or _TITLES.get(role, role), text
+        yield kind, title or ("observation" if role in ("", "user") else role), text
     for call in calls:
         function = as_dict(call.get("function")) or call
         yield "tool", f"tool call {as_text(function.get('name'))}", as_text(function.get("arguments"))
