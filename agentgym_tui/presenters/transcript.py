@@ -235,16 +235,9 @@ def content_text(value: object) -> str:
 
 
 def split_thought(text: str) -> tuple[str, str]:
-    """Split a text into thought and action by the marks of reasoning or ``Thought: … Action: …``; else no thought."""
-    from runner.inference.chat_format import split_thinking
+    from runner.inference import chat_format  # slow to import
 
-    thought, rest = split_thinking(text)
-    if rest != text.strip():
-        return thought, rest
-    head, mark, rest = text.rpartition("\nAction:")
-    if mark and head.lstrip().startswith("Thought:"):
-        return head.strip().removeprefix("Thought:").strip(), rest.strip()
-    return "", text
+    return chat_format.split_thought(text)
 
 
 def as_json(value: object, *, indent: int | None = None) -> str:

@@ -414,6 +414,17 @@ def split_thinking(text: str, marks: tuple[ThinkingMark, ...] = (THINK_TAG,)) ->
     return "\n".join(filter(None, map(str.strip, thoughts))), "".join(answers).strip()
 
 
+def split_thought(text: str) -> tuple[str, str]:
+    """Split a text into thought and action by the marks of reasoning or ``Thought: … Action: …``; else no thought."""
+    thought, rest = split_thinking(text)
+    if rest != text.strip():
+        return thought, rest
+    head, mark, rest = text.rpartition("\nAction:")
+    if mark and head.lstrip().startswith("Thought:"):
+        return head.strip().removeprefix("Thought:").strip(), rest.strip()
+    return "", text
+
+
 @functools.cache
 def _compile_marks(marks: tuple[ThinkingMark, ...]) -> tuple[re.Pattern[str], re.Pattern[str], list[re.Pattern[str]]]:
     starts = "|".join(f"({mark.start})" for mark in marks)
