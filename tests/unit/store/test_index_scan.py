@@ -40,10 +40,16 @@ def ids_of(store: EpisodeStore) -> list[str]:
     return [file.episode_id for file in stored_files(store)]
 
 
+@pytest.fixture
+def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trust every folder: none can be made with an old time of its last change."""
+    monkeypatch.setattr(index_scan, "TRUSTED_AGE_NS", -1)
+
+
+@pytest.mark.usefixtures("trusted")
 def test_an_unchanged_folder_is_not_listed_and_a_changed_one_is(
-    episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+    episode_store: EpisodeStore, index: EpisodeIndex
 ) -> None:
-    monkeypatch.setattr(index_scan, "TRUSTED_AGE_NS", -1)  # a folder cannot be made with an old time of its last change
     first, second, third = record(episode_store, index)
     folder = first.file.parent
     assert look(index, folder) == ids_of(episode_store)
@@ -77,6 +83,7 @@ def test_the_time_of_a_young_folder_is_not_trusted(
     assert newest_rows(index) == []
 
 
+@pytest.mark.usefixtures("trusted")
 def test_what_is_damaged_is_named_each_time(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     first, second, _ = record(episode_store, index)
     folder = first.file.parent
@@ -96,6 +103,7 @@ def test_what_is_damaged_is_named_each_time(episode_store: EpisodeStore, index: 
     assert index.damaged == []
 
 
+@pytest.mark.usefixtures("trusted")
 def test_a_vanished_folder_takes_its_rows_with_it(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     gone, kept = record(episode_store, index), record(episode_store, index)
     gone[0].file.write_bytes(b"{}")
@@ -143,16 +151,20 @@ def test_an_index_that_others_change_at_the_same_time_ends_with_the_files(
         assert newest_rows(rebuilt) == rows
 
 
+@pytest.mark.usefixtures("trusted")
 def test_a_look_that_another_process_has_overtaken_is_repeated(
     episode_store: EpisodeStore, index: EpisodeIndex
 ) -> None:
     (episode,) = record(episode_store, index, 1)
+    wrong = episode.file.with_name("copy of it.json")  # which makes this look trust the folder less than the other one
+    wrong.write_bytes(b"{}")
     with index.transaction() as connection:
         connection.execute("DELETE FROM episodes")
     with closing(open_index(EpisodeStore(episode_store.data_dir), reconcile=False)) as other:
 
         def delete_it() -> bool:
             episode.file.unlink()
+            wrong.unlink()
             assert look(other, episode.file.parent) == []
             return False
 
@@ -162,6 +174,7 @@ def test_a_look_that_another_process_has_overtaken_is_repeated(
             assert (newest_rows(each), each.damaged) == ([], [])
 
 
+@pytest.mark.usefixtures("trusted")
 def test_an_index_that_is_deleted_during_a_look_gets_all_rows_again(
     episode_store: EpisodeStore, index: EpisodeIndex
 ) -> None:
