@@ -24,7 +24,7 @@ from runner.events.control import ARGS, ERRORS, RESULTS, ControlError, ControlRe
 from runner.events.durable import DURABLE_TYPES
 from runner.events.live import LiveBatch, LiveItem
 from runner.types import Outcome
-from scripts.event_texts import CONTROL, HEADERS, IDS, INTRO, LIVE, MEANINGS, STREAMS
+from scripts.event_texts import CONTROL, HEADERS, IDS, INTRO, LIVE, MEANINGS, PARTS, STREAMS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 MIB = 1 << 20
@@ -56,12 +56,23 @@ def schemas() -> dict[str, Schema]:
         batch.__doc__ = LiveBatch.__doc__
         result[subject] = _schema(batch, subject)
     result["agentgym.control.request"] = _schema(reduce(or_, map(_request, ARGS)), "agentgym.control.request")
-    result["agentgym.control.reply"] = _schema(ControlReply, "agentgym.control.reply")
+    result["agentgym.control.reply"] = _schema(ControlReply, "agentgym.control.reply", _results())
     return result
 
 
-def _schema(kind: Any, name: str) -> Schema:  # noqa: ANN401 - any type that msgspec knows
-    return {"$schema": DIALECT, "$id": name, **msgspec.json.schema(kind)}
+def _schema(kind: Any, name: str, others: dict[str, Schema] | None = None) -> Schema:  # noqa: ANN401 - a type
+    schema = {"$schema": DIALECT, "$id": name, **msgspec.json.schema(kind)}
+    schema["$defs"] |= others or {}
+    for part, definition in schema["$defs"].items():
+        for field, described in definition.get("properties", {}).items():
+            if (meaning := MEANINGS.get(f"{part}.{field}")) and _description(described) is None:
+                described["description"] = meaning
+    return schema
+
+
+def _results() -> dict[str, Schema]:
+    _, definitions = msgspec.json.schema_components(RESULTS.values(), ref_template="#/$defs/{name}")
+    return {name: each for name, each in definitions.items() if each.get("properties")}
 
 
 def _fields_of_batch(channel: subjects.LiveChannel) -> list[tuple[str, Any]]:
@@ -91,24 +102,14 @@ def _document() -> Iterator[str]:
     yield LIVE
     yield from _section("### The message", LiveBatch, "")
     for channel in subjects.LIVE_CHANNELS:
-        yield f"### `{subjects.live_subject(channel, '<node>')}`\n"
-        for kind in _kinds(channel):
-            yield from _section(f"#### `{kind.__struct_config__.tag}`", kind, "")
-    yield "## Parts of messages\n"
-    for name in (
-        "LiveAction",
-        "ToolCall",
-        "Tokens",
-        "Span",
-        "WorkerInfo",
-        "WorkerCounts",
-        "Gpu",
-        "GpuState",
-        "GpuInstance",
-        "GpuProcess",
-        "Network",
-    ):
-        yield from _fields(name, _definitions(LiveBatch)[name], f"### {name}")
+        subject = f"agentgym.live.{channel}.v1"
+        yield f"### `{subject}.<node>`\n\nIts schema is [{subject}.json](../schemas/{subject}.json).\n"
+        items = [(f"`{kind.__struct_config__.tag}`", _definitions(kind)[kind.__name__]) for kind in _kinds(channel)]
+        yield from _objects("item", items)
+    yield PARTS
+    no_parts = {"LiveBatch", *(kind.__name__ for kind in get_args(LiveItem))}
+    parts = [(name, each) for name, each in _definitions(LiveBatch).items() if name not in no_parts]
+    yield from _objects("part", [(f"`{name}`", each) for name, each in parts if "properties" in each])
     yield from _control()
     yield from _streams()
 
@@ -126,10 +127,9 @@ def _control() -> Iterator[str]:
     yield from _section("### Its error", ControlError, "")
     yield from _table(("code", "meaning"), [(f"`{code}`", meaning) for code, meaning in ERRORS.items()])
     yield ""
-    _, definitions = msgspec.json.schema_components(RESULTS.values(), ref_template="#/$defs/{name}")
-    for name, definition in definitions.items():
-        if definition["properties"]:
-            yield from _fields(name, definition, f"### {name}")
+    yield "### Results\n\n[Their schema](../schemas/agentgym.control.reply.json) is that of the reply.\n"
+    parts = _definitions(LiveBatch)
+    yield from _objects("result", [(f"`{name}`", each) for name, each in _results().items() if name not in parts])
 
 
 def _result(op: Op) -> str:
@@ -176,9 +176,25 @@ def _fields(name: str, definition: Schema, title: str, suffix: str = "") -> Iter
     yield ""
 
 
+def _objects(title: str, named: Iterable[tuple[str, Schema]]) -> Iterator[str]:
+    """Yield a row for each JSON object, with the names of its fields; an optional one has a question mark."""
+    rows = []
+    for name, definition in named:
+        required = definition.get("required", ())
+        named_fields = [field for field in definition["properties"] if field != "kind"]
+        fields = [f"`{field}`{'' if field in required else '?'}" for field in named_fields]
+        meaning, _, _ = definition.get("description", "").partition("Attributes:")
+        rows.append((name, _one_line(meaning), ", ".join(fields)))
+    yield from _table((title, "meaning", "fields"), rows)
+    yield ""
+
+
+def _description(schema: Schema) -> str | None:
+    return next(filter(None, (each.get("description") for each in (schema, *schema.get("anyOf", ())))), None)
+
+
 def _meaning(name: str, field: str, schema: Schema) -> str:
-    described = next(filter(None, (each.get("description") for each in (schema, *schema.get("anyOf", ())))), None)
-    meaning = described or MEANINGS.get(f"{name}.{field}")
+    meaning = _description(schema) or MEANINGS.get(f"{name}.{field}")
     return str(meaning) if meaning or field != "kind" else "kind of the item"
 
 

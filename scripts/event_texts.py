@@ -89,9 +89,21 @@ Live items are sent without acknowledgement and without headers, several in one 
 `agentgym.live.<channel>.v1.<node>`. Items may be missing: then `seq` has a gap, and `dropped` counts the items that
 were never sent. They are not ordered relative to durable events, so sort them by `episode_id` and `seq`.
 """
+PARTS = """## Parts of messages
+
+The tables of items, parts and results list the names of their fields; `?` marks those that may be missing.
+"""
 CONTROL = """## Control
 
-Send a request to `agentgym.control.<node>` with a reply subject; the reply repeats its `id`. A request can only name
+Send a request to `agentgym.control.<node>` with a reply subject; the reply repeats its `id`. `agentgym-runner
+nats-info` prints where the node's broker is and with which credential, and
+[agentgym.control.request.json](../schemas/agentgym.control.request.json) is the schema of all requests:
+
+```json
+{"id": "1", "op": "start", "args": {"batch_id": "01KBA3Z6Q4W8T5R2N7M9V1X0CD", "envs": ["Maze"], "agent": "oracle"}}
+```
+
+A request can only name
 environments, agents and models of the node's profile. It has at most 64 KiB, and its `id` at most 200 printable
 characters. Error texts have at most 200 characters; control characters quoted from the request are escaped. A request
 with an unknown argument, or with a key twice in one object, is rejected.
