@@ -143,6 +143,8 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
     # Start, end and failure of the session.
 
     def on_load(self) -> None:
+        # Textual chooses eager tasks where Python has them, from 3.12 on: a first screen would be mounted too early.
+        asyncio.get_running_loop().set_task_factory(None)
         self.stylesheet.apply(self)  # the tones of all lines
 
     def on_compose(self, event: events.Compose) -> None:

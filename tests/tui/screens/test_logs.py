@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Coroutine
+from contextvars import Context
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -290,6 +293,29 @@ async def test_the_console_can_exit_at_its_first_paint(tmp_path: Path, monkeypat
     async with asyncio.timeout(20):
         await app.run_async(headless=True)
     assert app.return_code == 0
+
+
+async def test_a_log_is_the_first_screen_where_python_has_eager_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def factory(
+        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], context: Context | None = None
+    ) -> asyncio.Task[Any]:
+        return asyncio.Task(work, loop=loop, context=context)
+
+    if not hasattr(asyncio, "eager_task_factory"):  # before Python 3.12
+        monkeypatch.setattr(asyncio, "eager_task_factory", factory, raising=False)
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(log_lines(3))
+    app, seen = logs_app(path), []
+
+    async def leave(pilot: Pilot[Any]) -> None:
+        seen.append((isinstance(pilot.app.screen, LogScreen), asyncio.get_running_loop().get_task_factory()))
+        pilot.app.exit()
+
+    async with asyncio.timeout(20):
+        await app.run_async(headless=True, auto_pilot=leave)
+    assert (app.return_code, seen) == (0, [(True, None)])
 
 
 async def test_n_goes_through_the_lines_with_the_words_among_all_lines(log: Path) -> None:

@@ -79,8 +79,7 @@ async def _publish(node: Client, *items: LiveItem) -> None:
 
 @pytest.mark.skipif(shutil.which("setsid") is None, reason="install setsid (util-linux): job control needs it")
 def test_a_console_continued_in_the_background_stops_until_it_is_in_the_foreground(tmp_path: Path) -> None:
-    shell = ("setsid", "--ctty", "--wait", "bash", "--norc", "--noprofile", "-i")
-    with Terminal(*shell, cwd=tmp_path) as terminal:
+    with Terminal("bash", "--norc", "--noprofile", "-i", cwd=tmp_path) as terminal:
         terminal.send(f"{CONSOLE} open {tmp_path}\n")
         terminal.wait_for("Quit")
         terminal.wait_until_quiet(0.5)
