@@ -85,6 +85,8 @@ def page_data(episode: EpisodeRecord) -> dict[str, object]:
     is_unknown = is_result_unknown(episode.transport, episode.outcome, unscored=episode.unscored)
     outcome = UNKNOWN_OUTCOME if is_unknown else episode.outcome.value
     mark, tone = _OUTCOMES.get(outcome, ("…", "warn"))
+    spans = sorted(episode.spans, key=lambda span: (span.start_ns, -span.end_ns, span.id))[:MAX_SPANS]
+    by_id = {span.id: span for span in spans}
     observed = [episode.reset_observation, *(step.observation for step in episode.timesteps)]
     return {
         "title": f"{episode.env} task {episode.task_index}",
@@ -97,7 +99,7 @@ def page_data(episode: EpisodeRecord) -> dict[str, object]:
         "world": unpack_cells(episode.reset_world),
         "steps": [_step(step, seen) for step, seen in zip(episode.timesteps, observed, strict=False)],
         "end": [*([] if episode.timesteps else _messages(observed[0])), *_end_blocks(episode)],
-        "spans": _span_rows(episode.spans[:MAX_SPANS]),
+        "spans": [_span(span, by_id, spans[0].start_ns) for span in spans],
         "n_spans": len(episode.spans),
     }
 
@@ -215,23 +217,19 @@ def _content(message: Mapping[str, Any]) -> str:
     return content_text(content) or ("" if content in (None, "", []) else encode(content).decode())
 
 
-def _span_rows(spans: Sequence[Span]) -> list[object]:
-    """Return name, category, depth, step, start and length in milliseconds of each span, a parent before its children.
-
-    A span whose parents are a circle has the largest depth.
-    """
-    by_id = {span.id: span for span in spans}
-    start = min((span.start_ns for span in spans), default=0)
-    rows = list[object]()
-    for span in sorted(spans, key=lambda each: (each.start_ns, -each.end_ns, each.id)):
-        above = [span]
-        while len(above) <= _MAX_INDENT and (parent := above[-1].parent) is not None and parent in by_id:
-            above.append(by_id[parent])
-        numbers = (each.attributes.get(name) for each in above for name in ("timestep_idx", "index"))
-        step = next((number for number in numbers if type(number) is int), None)
-        times = (span.start_ns - start) / 1e6, (span.end_ns - span.start_ns) / 1e6
-        rows.append([span.name, span.category, len(above) - 1, step, *times])
-    return rows
+def _span(span: Span, by_id: Mapping[int, Span], origin_ns: int) -> dict[str, object]:
+    above = [span]
+    while len(above) <= _MAX_INDENT and (parent := above[-1].parent) is not None and parent in by_id:
+        above.append(by_id[parent])
+    numbers = (each.attributes.get(name) for each in above for name in ("timestep_idx", "index"))
+    return {
+        "name": span.name,
+        "category": span.category,
+        "depth": len(above) - 1,
+        "step": next((number for number in numbers if type(number) is int), None),
+        "start_ms": (span.start_ns - origin_ns) / 1e6,
+        "length_ms": (span.end_ns - span.start_ns) / 1e6,
+    }
 
 
 FORMAT = Format(name="html", title="Web page", suffix=".html", open_writer=PageWriter)
