@@ -158,7 +158,7 @@ const COMMANDS = [
   ["n", "next episode", () => showEpisode(chosen.episode + 1)],
   ["t", "light or dark", changeColors],
   ["?", "keys", () => (find("dialog").open ? find("dialog").close() : find("dialog").showModal())],
-].filter(([, title]) => episodes.length > 1 || !title.endsWith("episode"));
+];
 const ARROWS = { ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight: "→" };
 
 function onKey(event) {
@@ -170,7 +170,7 @@ function onKey(event) {
 }
 
 for (const [keys, title, action] of COMMANDS) {
-  find("footer").append(button(action, make("span", "key", keys.split(" ")[0]), ` ${title}`));
+  if (!title.endsWith("episode")) find("footer").append(button(action, make("span", "key", keys[0]), ` ${title}`));
   find("dialog").append(make("div", "", make("span", "key", keys), title));
 }
 if (episodes.length) {

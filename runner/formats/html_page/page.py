@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Final, TypeAlias
+from typing import IO, Final, TypeAlias
 
 from runner.formats.format import Format, LeftOut
 from runner.store.episode_file import EpisodeRecord
@@ -154,15 +154,12 @@ def _received(step: TimeStep, observed: Sequence[object]) -> Iterator[Block]:
 
 
 def _played(step: TimeStep, problem: str) -> Iterator[Block]:
-    last = step.chats[-1][-1] if step.chats and step.chats[-1] else None
-    answer = {**last, "tool_calls": []} if isinstance(last, dict) and _is_answer(last) else {}
-    written = _content(answer)
-    text = step.action.text or written
-    if written not in ("", text):
-        yield from _message(answer)
-        answer = {}
-    title = f"action{' · by a human' * (step.actor == 'human')}{f' · ✗ {problem}' * bool(problem)}"
-    yield from _message({**answer, "content": text}, title)
+    *thoughts, (_, _, action) = _message({"role": "assistant", "content": step.action.text})
+    last = step.chats[-1][-1:] if step.chats else []
+    said = _message({**last[0], "tool_calls": []}) if last and _is_answer(last[0]) else thoughts
+    yield from (block for block in said if block[0] == "thought" or block[2] not in ("", action))
+    if action or problem or not step.action.tool_calls:
+        yield "action", f"action{' · by a human' * (step.actor == 'human')}{f' · ✗ {problem}' * bool(problem)}", action
     for call in step.action.tool_calls:
         yield "tool", f"tool call {call.name}", call.arguments
     names = " · ".join(filter(None, (step.endpoint, step.model)))
@@ -193,28 +190,24 @@ def _messages(messages: Iterable[object]) -> Iterator[Block]:
     return chain.from_iterable(map(_message, messages))
 
 
-def _message(value: object, title: str = "") -> Iterator[Block]:
-    """Yield thought, text and tool calls of a message of any shape; ``title`` is that of an action."""
+def _message(value: object) -> Iterator[Block]:
+    """Yield thought, text and tool calls of a message of any shape."""
     from runner.inference.chat_format import split_thought  # slow to import
 
     message = value if isinstance(value, dict) else {"content": value}
-    role, text, thought = as_text(message.get("role")), _content(message), ""
-    kind = "action" if title else _KINDS.get(role, "observation")
+    role, content, thought = as_text(message.get("role")), message.get("content"), ""
+    text = content_text(content) or ("" if content in (None, "", []) else encode(content).decode())
+    kind = _KINDS.get(role, "observation")
     if kind == "action":
         thought, text = split_thought(text)
     for each in filter(None, (as_text(message.get("reasoning_content")), thought)):
         yield "thought", "thought", each
     calls = [as_dict(call) for call in as_list(message.get("tool_calls"))]
-    if text or title or not calls:
-        yield kind, title or ("observation" if role in ("", "user") else role), text
+    if text or not calls:
+        yield kind, "observation" if role in ("", "user") else role, text
     for call in calls:
         function = as_dict(call.get("function")) or call
         yield "tool", f"tool call {as_text(function.get('name'))}", as_text(function.get("arguments"))
-
-
-def _content(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    return content_text(content) or ("" if content in (None, "", []) else encode(content).decode())
 
 
 def _span(span: Span, by_id: Mapping[int, Span], origin_ns: int) -> dict[str, object]:
