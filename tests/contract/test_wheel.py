@@ -102,6 +102,8 @@ def test_the_wheel_plays_every_embedded_environment_outside_the_checkout(install
     assert sorted(batch["env"] for batch in played["batches"]) == EMBEDDED
     assert all(batch["outcomes"] == {"success": 2} for batch in played["batches"])
     assert played["data_dir"] == str(tmp_path / ".local" / "share" / "agentgym-console")
+    run([command, "export", "env:maze", "--format", "html", "--output", "page.html"], tmp_path)
+    assert "</script>" in (tmp_path / "page.html").read_text()
 
 
 def test_the_wheel_carries_profiles_licences_and_both_commands(installed: Path, tmp_path: Path) -> None:

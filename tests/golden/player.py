@@ -28,6 +28,7 @@ from runner.events.codec import headers_for
 from runner.events.subjects import DurableNames
 from runner.formats.export import export_episodes
 from runner.formats.format import find_format, writable_formats
+from runner.formats.html_page.page import page_data
 from runner.formats.parquet import rows_of
 from runner.formats.selection import Filters, select_candidates
 from runner.publish.outbox import LOCAL, Outbox
@@ -73,7 +74,7 @@ MACHINE = {"list_envs": ["--list-envs", "--json"], "preflight": ["preflight", "-
 """Commands whose JSON depends on the machine."""
 _VALUE = re.compile(r': (?:"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|true|false|null)')
 _TEXTS = re.compile(r'\[\s*"[^\[\]{}]*\]|\[\]')
-PARQUET = "parquet"
+PARQUET, HTML = "parquet", "html"
 """The format that needs a package of an extra; its columns do not."""
 IMPORTED = ("atif", "messages", "verifiers", "agenttraj")
 
@@ -210,7 +211,8 @@ def exports(data: Path, folder: Path) -> Iterator[tuple[str, list[str]]]:
     store = EpisodeStore(data)
     episodes = [store.load_with_tokens(path) for path in sorted((data / "runs").glob("*/*.json"))]
     yield f"exports/{PARQUET}", _fixed(folder).lines(encode(_columns(rows_of(each))) for each in episodes)
-    for name in sorted(writable_formats().keys() - {PARQUET}):
+    yield f"exports/{HTML}", _fixed(folder).lines(encode(page_data(each)) for each in episodes)
+    for name in sorted(writable_formats().keys() - {PARQUET, HTML}):
         target, path = find_format(name), folder / f"export-{name}"
         with closing(open_index(store)) as index:
             candidates, left_out = select_candidates(index, "TRUE", {}, Filters(), by_task=target.by_task)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import IO, Any
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
@@ -22,9 +21,9 @@ FLAGS = (
 class Page:
     """``events`` are the messages of the browser that answer no call, such as those of its console and network."""
 
-    def __init__(self, commands: int, answers: int) -> None:
-        self._commands, self._answers = commands, os.fdopen(answers, "rb")
-        self._number, self._session = 0, ""
+    def __init__(self, commands: IO[bytes], answers: IO[bytes]) -> None:
+        self._commands, self._answers = commands, answers
+        self._number, self._session, self._unread = 0, "", b""
         self.events: list[dict[str, Any]] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -34,8 +33,8 @@ class Page:
     def call(self, method: str, **parameters: object) -> dict[str, Any]:
         self._number += 1
         command = {"id": self._number, "method": method, "params": parameters}
-        os.write(self._commands, json.dumps(command | ({"sessionId": self._session} if self._session else {})).encode())
-        os.write(self._commands, b"\0")
+        command |= {"sessionId": self._session} if self._session else {}
+        self._commands.write(json.dumps(command).encode() + b"\0")
         while (answer := self._read()).get("id") != self._number:
             self.events.append(answer)
         assert "error" not in answer, answer
@@ -60,28 +59,34 @@ class Page:
         return answer["result"].get("value")
 
     def _read(self) -> dict[str, Any]:
-        data = bytearray()
-        while (byte := self._answers.read(1)) != b"\0":
-            assert byte, "the browser has ended"
-            data += byte
-        message: dict[str, Any] = json.loads(data)
-        return message
+        while b"\0" not in self._unread:
+            data = self._answers.read(1 << 16)
+            assert data, "the browser has ended"
+            self._unread += data
+        message, _, self._unread = self._unread.partition(b"\0")
+        found: dict[str, Any] = json.loads(message)
+        return found
 
 
 @contextmanager
 def open_browser() -> Iterator[Page]:
     assert CHROMIUM is not None
-    (theirs_in, ours_out), (ours_in, theirs_out) = os.pipe(), os.pipe()
-    # the browser reads commands from file 3 and writes answers to file 4
-    files = f'exec 3<&{theirs_in} 4>&{theirs_out}; exec "$@"'
     with TemporaryDirectory() as profile:
-        command = ("bash", "-c", files, "bash", CHROMIUM, *FLAGS, f"--user-data-dir={profile}")
-        with subprocess.Popen(command, pass_fds=(theirs_in, theirs_out), stderr=subprocess.DEVNULL) as process:
-            os.close(theirs_in)
-            os.close(theirs_out)
+        # the browser reads commands from file 3 and writes answers to file 4
+        command = (
+            "bash",
+            "-c",
+            'exec "$@" 3<&0 4>&1 >/dev/null',
+            "bash",
+            CHROMIUM,
+            *FLAGS,
+            f"--user-data-dir={profile}",
+        )
+        with Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, bufsize=0) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
             try:
-                yield Page(ours_out, ours_in)
+                yield Page(process.stdin, process.stdout)
             finally:
                 process.terminate()
                 process.wait(timeout=30)
-                os.close(ours_out)

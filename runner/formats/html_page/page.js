@@ -2,19 +2,12 @@
 const episodes = JSON.parse(document.getElementById("data").textContent);
 const chosen = { episode: 0, step: 0, view: "transcript" };
 const find = (selector) => document.querySelector(selector);
-const list = find(".list"), body = find("tbody"), chart = find("svg"), slider = find("input"), view = find(".view");
-const here = draw("rect", { class: "here", y: 0, width: 1, height: 100 });
+const list = find(".list"), body = find("tbody"), chart = find(".chart"), slider = find("input"), view = find(".view");
 
 function make(tag, kind = "", ...children) {
   const node = document.createElement(tag);
   node.className = kind;
   node.append(...children);
-  return node;
-}
-
-function draw(tag, attributes) {
-  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
   return node;
 }
 
@@ -41,17 +34,18 @@ function showHeader(episode) {
     make("span", episode.tone, episode.outcome), make("span", tone(episode.reward), `reward ${number(episode.reward)}`),
     make("span", "", episode.rounds), make("span", "", duration(episode.duration_s))), make("p", "", ...facts));
   if (episodes.length === 1) return;
-  const names = episodes.map(({ title, outcome }, place) => `${place + 1} of ${episodes.length} · ${title} · ${outcome}`);
-  const picker = make("select", "", ...names.map((name) => make("option", "", name)));
+  const picker = make("select", "", ...episodes.map(({ title, outcome }, index) =>
+    make("option", "", `${index + 1} of ${episodes.length} · ${title} · ${outcome}`)));
   picker.selectedIndex = chosen.episode;
   picker.addEventListener("change", () => showEpisode(picker.selectedIndex));
   find("header").append(picker);
 }
 
 function stepRow(step, place) {
-  const marks = [make("span", "warn", step.n_warnings ? "⚠ " : ""),
-    make("span", "bad", step.problem ? `✗ ${step.problem}: ` : "")];
-  const row = make("tr", "", make("td", "", String(step.index)), make("td", "", ...marks, step.action.slice(0, 200) || "(nothing)"),
+  const warned = make("span", "warn", step.n_warnings ? "⚠ " : "");
+  const problem = make("span", "bad", step.problem ? `✗ ${step.problem}: ` : "");
+  const row = make("tr", "", make("td", "", String(step.index)),
+    make("td", "", warned, problem, step.action.slice(0, 200) || "(nothing)"),
     make("td", tone(step.reward), number(step.reward) + (step.done ? " ■" : "")),
     make("td", "", duration(step.model_s)), make("td", "", duration(step.env_s)));
   row.addEventListener("click", () => choose(place));
@@ -59,13 +53,15 @@ function stepRow(step, place) {
 }
 
 function showChart({ steps }) {
-  const rewards = steps.map((step) => step.reward);
+  const rewards = steps.map((step) => step.reward), share = 100 / steps.length;
   const low = rewards.reduce((a, b) => Math.min(a, b), 0), high = rewards.reduce((a, b) => Math.max(a, b), 0);
-  const y = (value) => 2 + 96 * (high - value) / (high - low || 1);
-  const bars = rewards.map((reward, place) => draw("rect", { class: tone(reward), x: place + 0.1, width: 0.8,
-    y: Math.min(y(reward), y(0) - 1), height: Math.max(Math.abs(y(reward) - y(0)), 2) }));
-  chart.replaceChildren(here, ...bars);
-  chart.setAttribute("viewBox", `0 0 ${steps.length || 1} 100`);
+  const y = (value) => 98 * (high - value) / (high - low || 1);
+  chart.replaceChildren(...rewards.map((reward, place) => {
+    const bar = make("div", tone(reward)), top = Math.min(y(reward), y(0)), height = Math.abs(y(reward) - y(0)) + 2;
+    const box = { left: place * share, width: 0.9 * share, top, height };
+    for (const [name, value] of Object.entries(box)) bar.style[name] = `${value}%`;
+    return bar;
+  }));
   find(".scrub p").textContent = `reward of each step, from ${number(low)} to ${number(high)}`;
   slider.max = Math.max(steps.length - 1, 0);
 }
@@ -89,14 +85,14 @@ function stepNodes({ steps, world, end }, place) {
 }
 
 function traceNodes({ spans, steps, n_spans }) {
-  const whole = spans.reduce((end, [, , , , start, length]) => Math.max(end, start + length), 0) || 1;
-  const rows = spans.map(([name, category, depth, step, start, length]) => {
+  const whole = spans.reduce((end, { start_ms, length_ms }) => Math.max(end, start_ms + length_ms), 0) || 1;
+  const rows = spans.map(({ name, category, depth, step, start_ms, length_ms }) => {
     const label = make("span", "", name), bar = make("div", `bar is-${category.replace(/\W/g, "-")}`);
     label.style.paddingLeft = `${1.5 * depth}ch`;
-    bar.style.marginLeft = `${Math.min(100 * start / whole, 99)}%`;
-    bar.style.width = `${100 * length / whole}%`;
+    bar.style.marginLeft = `${Math.min(100 * start_ms / whole, 99)}%`;
+    bar.style.width = `${100 * length_ms / whole}%`;
     const kind = step !== null && step === steps[chosen.step]?.index ? "span on" : "span";
-    return make("div", kind, label, make("div", "", bar), make("span", "dim", duration(length / 1000)));
+    return make("div", kind, label, make("div", "", bar), make("span", "dim", duration(length_ms / 1000)));
   });
   return [...rows, make("p", "dim", `${rows.length} of ${n_spans} recorded spans`)];
 }
@@ -127,7 +123,8 @@ function choose(place) {
     list.scrollTop = Math.max(top + height - list.clientHeight, Math.min(list.scrollTop, top - height));
   }
   slider.value = chosen.step;
-  here.setAttribute("x", chosen.step);
+  chart.querySelector(".here")?.classList.remove("here");
+  chart.children[chosen.step]?.classList.add("here");
   showView();
 }
 
@@ -161,7 +158,7 @@ const COMMANDS = [
   ["n", "next episode", () => showEpisode(chosen.episode + 1)],
   ["t", "light or dark", changeColors],
   ["?", "keys", () => (find("dialog").open ? find("dialog").close() : find("dialog").showModal())],
-].filter(([, title]) => episodes.length > 1 || !title.endsWith("episode"));
+];
 const ARROWS = { ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight: "→" };
 
 function onKey(event) {
@@ -173,7 +170,7 @@ function onKey(event) {
 }
 
 for (const [keys, title, action] of COMMANDS) {
-  find("footer").append(button(action, make("span", "key", keys.split(" ")[0]), ` ${title}`));
+  if (!title.endsWith("episode")) find("footer").append(button(action, make("span", "key", keys[0]), ` ${title}`));
   find("dialog").append(make("div", "", make("span", "key", keys), title));
 }
 if (episodes.length) {

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Final, TypeAlias
+from typing import IO, Final, TypeAlias
 
 from runner.formats.format import Format, LeftOut
 from runner.store.episode_file import EpisodeRecord
@@ -85,6 +85,8 @@ def page_data(episode: EpisodeRecord) -> dict[str, object]:
     is_unknown = is_result_unknown(episode.transport, episode.outcome, unscored=episode.unscored)
     outcome = UNKNOWN_OUTCOME if is_unknown else episode.outcome.value
     mark, tone = _OUTCOMES.get(outcome, ("…", "warn"))
+    spans = sorted(episode.spans, key=lambda span: (span.start_ns, -span.end_ns, span.id))[:MAX_SPANS]
+    by_id = {span.id: span for span in spans}
     observed = [episode.reset_observation, *(step.observation for step in episode.timesteps)]
     return {
         "title": f"{episode.env} task {episode.task_index}",
@@ -97,7 +99,7 @@ def page_data(episode: EpisodeRecord) -> dict[str, object]:
         "world": unpack_cells(episode.reset_world),
         "steps": [_step(step, seen) for step, seen in zip(episode.timesteps, observed, strict=False)],
         "end": [*([] if episode.timesteps else _messages(observed[0])), *_end_blocks(episode)],
-        "spans": _span_rows(episode.spans[:MAX_SPANS]),
+        "spans": [_span(span, by_id, spans[0].start_ns) for span in spans],
         "n_spans": len(episode.spans),
     }
 
@@ -152,15 +154,12 @@ def _received(step: TimeStep, observed: Sequence[object]) -> Iterator[Block]:
 
 
 def _played(step: TimeStep, problem: str) -> Iterator[Block]:
-    last = step.chats[-1][-1] if step.chats and step.chats[-1] else None
-    answer = {**last, "tool_calls": []} if isinstance(last, dict) and _is_answer(last) else {}
-    written = _content(answer)
-    text = step.action.text or written
-    if written not in ("", text):
-        yield from _message(answer)
-        answer = {}
-    title = f"action{' · by a human' * (step.actor == 'human')}{f' · ✗ {problem}' * bool(problem)}"
-    yield from _message({**answer, "content": text}, title)
+    *thoughts, (_, _, action) = _message({"role": "assistant", "content": step.action.text})
+    last = step.chats[-1][-1:] if step.chats else []
+    said = _message({**last[0], "tool_calls": []}) if last and _is_answer(last[0]) else thoughts
+    yield from (block for block in said if block[0] == "thought" or block[2] not in ("", action))
+    if action or problem or not step.action.tool_calls:
+        yield "action", f"action{' · by a human' * (step.actor == 'human')}{f' · ✗ {problem}' * bool(problem)}", action
     for call in step.action.tool_calls:
         yield "tool", f"tool call {call.name}", call.arguments
     names = " · ".join(filter(None, (step.endpoint, step.model)))
@@ -191,47 +190,39 @@ def _messages(messages: Iterable[object]) -> Iterator[Block]:
     return chain.from_iterable(map(_message, messages))
 
 
-def _message(value: object, title: str = "") -> Iterator[Block]:
-    """Yield thought, text and tool calls of a message of any shape; ``title`` is that of an action."""
+def _message(value: object) -> Iterator[Block]:
+    """Yield thought, text and tool calls of a message of any shape."""
     from runner.inference.chat_format import split_thought  # slow to import
 
     message = value if isinstance(value, dict) else {"content": value}
-    role, text, thought = as_text(message.get("role")), _content(message), ""
-    kind = "action" if title else _KINDS.get(role, "observation")
+    role, content, thought = as_text(message.get("role")), message.get("content"), ""
+    text = content_text(content) or ("" if content in (None, "", []) else encode(content).decode())
+    kind = _KINDS.get(role, "observation")
     if kind == "action":
         thought, text = split_thought(text)
     for each in filter(None, (as_text(message.get("reasoning_content")), thought)):
         yield "thought", "thought", each
     calls = [as_dict(call) for call in as_list(message.get("tool_calls"))]
-    if text or title or not calls:
-        yield kind, title or ("observation" if role in ("", "user") else role), text
+    if text or not calls:
+        yield kind, "observation" if role in ("", "user") else role, text
     for call in calls:
         function = as_dict(call.get("function")) or call
         yield "tool", f"tool call {as_text(function.get('name'))}", as_text(function.get("arguments"))
 
 
-def _content(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    return content_text(content) or ("" if content in (None, "", []) else encode(content).decode())
-
-
-def _span_rows(spans: Sequence[Span]) -> list[object]:
-    """Return name, category, depth, step, start and length in milliseconds of each span, a parent before its children.
-
-    A span whose parents are a circle has the largest depth.
-    """
-    by_id = {span.id: span for span in spans}
-    start = min((span.start_ns for span in spans), default=0)
-    rows = list[object]()
-    for span in sorted(spans, key=lambda each: (each.start_ns, -each.end_ns, each.id)):
-        above = [span]
-        while len(above) <= _MAX_INDENT and (parent := above[-1].parent) is not None and parent in by_id:
-            above.append(by_id[parent])
-        numbers = (each.attributes.get(name) for each in above for name in ("timestep_idx", "index"))
-        step = next((number for number in numbers if type(number) is int), None)
-        times = (span.start_ns - start) / 1e6, (span.end_ns - span.start_ns) / 1e6
-        rows.append([span.name, span.category, len(above) - 1, step, *times])
-    return rows
+def _span(span: Span, by_id: Mapping[int, Span], origin_ns: int) -> dict[str, object]:
+    above = [span]
+    while len(above) <= _MAX_INDENT and (parent := above[-1].parent) is not None and parent in by_id:
+        above.append(by_id[parent])
+    numbers = (each.attributes.get(name) for each in above for name in ("timestep_idx", "index"))
+    return {
+        "name": span.name,
+        "category": span.category,
+        "depth": len(above) - 1,
+        "step": next((number for number in numbers if type(number) is int), None),
+        "start_ms": (span.start_ns - origin_ns) / 1e6,
+        "length_ms": (span.end_ns - span.start_ns) / 1e6,
+    }
 
 
 FORMAT = Format(name="html", title="Web page", suffix=".html", open_writer=PageWriter)

@@ -158,9 +158,9 @@ def test_messages_of_any_form_become_chat_messages(messages: list[Any], observat
 
 
 def test_registered_formats_are_loaded_by_name() -> None:
-    written = ["agentgym-rl", "agenttraj", "atif", "messages", "parquet", "preferences", "sharegpt", "verifiers"]
-    assert list(writable_formats()) == written
-    assert set(readable_formats()) == {*written, "harbor", "inspect", "nemo-gym", "verifiers-results"}
+    both = ["agentgym-rl", "agenttraj", "atif", "messages", "parquet", "preferences", "sharegpt", "verifiers"]
+    assert list(writable_formats()) == sorted([*both, "html"])
+    assert set(readable_formats()) == {*both, "harbor", "inspect", "nemo-gym", "verifiers-results"}
     with pytest.raises(ConfigError, match="Did you mean atif"):
         find_format("atiff")
 
