@@ -47,32 +47,10 @@ def test_the_defaults_are_one_episode() -> None:
 
 
 def test_all_numbers_are_parsed() -> None:
-    args, errors = parse(
-        {
-            "repeat": "3",
-            "attempts": "2",
-            "task_index": "7",
-            "seed": " 5 ",
-            "concurrency": "4",
-            "workers": "0",
-            "max_rounds": "9",
-            "max_duration_sec": "12.5",
-        }
-    )
-    assert errors == {}
-    assert args == StartArgs(
-        batch_id="01B",
-        envs=["Wordle"],
-        agent="oracle",
-        repeat=3,
-        attempts=2,
-        task_index=7,
-        seed=5,
-        concurrency=4,
-        workers=0,
-        max_rounds=9,
-        max_duration_sec=12.5,
-    )
+    numbers = {"repeat": 3, "attempts": 2, "task_index": 7, "seed": 5, "concurrency": 4, "workers": 0, "max_rounds": 9}
+    fields = {"batch_id": "01B", "envs": ["Wordle"], "agent": "oracle", **numbers, "max_duration_sec": 12.5}
+    texts = {name: str(number) for name, number in numbers.items()}
+    assert parse({**texts, "seed": " 5 ", "max_duration_sec": "12.5"}) == (msgspec.convert(fields, StartArgs), {})
 
 
 INVALID = [
