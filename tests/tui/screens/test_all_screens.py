@@ -111,13 +111,19 @@ async def test_filter_and_subjects_of_the_events_are_restored() -> None:
     assert ui_state.screen == "events"
 
 
-async def test_a_session_that_controls_its_node_or_has_no_bus_starts_on_live() -> None:
+async def test_a_session_starts_on_the_stored_screen_only_if_it_watches_and_has_it() -> None:
     without_bus = watching(busy_session())
     without_bus.events = None
-    for session, screen in ((busy_session(), "episodes"), (without_bus, "events")):
-        async with console_app(session, ui_state=UiState(screen)).run_test(size=SIZE) as pilot:
-            await wait_for_text(pilot, "task 3")
-            assert isinstance(pilot.app.screen, LiveScreen)
+    for session, stored, text, shown in (
+        (busy_session(), "episodes", "task 3", LiveScreen),
+        (without_bus, "events", "task 3", LiveScreen),
+        (files_session(), "live", "3 episodes", EpisodesScreen),
+    ):
+        ui_state = UiState(stored)
+        async with console_app(session, ui_state=ui_state).run_test(size=SIZE) as pilot:
+            await wait_for_text(pilot, text)
+            assert isinstance(pilot.app.screen, shown)
+        assert ui_state.screen == "live"
 
 
 @pytest.mark.parametrize("text", ["no..pattern", "a " * 40, ". \t"])
@@ -127,13 +133,6 @@ async def test_an_invalid_stored_subject_pattern_shows_all_subjects(text: str) -
         await wait_for_text(pilot, "orders.eu", "● live")
         assert session.fake_events.opened == [((">",), session.fake_events.opened[0][1])]
         assert not has_unsafe_chars(screen_text(pilot.app))
-
-
-async def test_a_files_session_does_not_change_the_stored_screen() -> None:
-    ui_state = UiState("live")
-    async with console_app(files_session(), ui_state=ui_state).run_test(size=SIZE) as pilot:
-        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "episodes")
-    assert ui_state.screen == "live"
 
 
 async def test_live_and_events_fill_the_largest_terminal() -> None:

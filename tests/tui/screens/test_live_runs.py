@@ -50,19 +50,24 @@ def session_with_model_agent() -> FakeSession:
     return session
 
 
-async def test_r_without_a_model_opens_the_form_and_offers_the_oracle() -> None:
+async def test_keys_without_a_batch_say_so_and_r_without_a_model_opens_the_form_and_offers_the_oracle() -> None:
     session = empty_session()
     async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
+        await pilot.press("x")
+        await wait_for_text(pilot, "no batch is running")
+        await pilot.press("s", "s")
+        await wait_for_text(pilot, "no running episode selected")
+        assert "no batch is running" not in screen_text(pilot.app)  # one toast at a time
+        assert screen_text(pilot.app).count("no running episode selected") == 1
+        assert session.fake_control.commands == []
         await pilot.press("j", "r")
         await wait_for_text(pilot, "╭─ Run", "no agent that uses a model", "knows the solution")
         assert session.fake_control.started == []
         await pilot.press("enter", "enter")
         await wait_for_text(pilot, "oracle started on TextCraft")
-        assert (session.fake_control.started[0].envs, session.fake_control.started[0].agent) == (
-            ["TextCraft"],
-            "oracle",
-        )
+        [args] = session.fake_control.started
+        assert (args.envs, args.agent) == (["TextCraft"], "oracle")
         await wait_for_no_text(pilot, "╭─ Run")
         await pilot.press("r")
         await wait_until(pilot, lambda: len(session.fake_control.started) == 2, "a second run with the chosen agent")
@@ -229,19 +234,6 @@ async def test_x_in_a_battery_opens_a_dialog() -> None:
             await wait_for_no_text(pilot, "Cancel what?")
             await wait_for_text(pilot, effect)
     assert session.fake_control.commands == [("cancel", batch_id(0), None), ("cancel", "battery", None)]
-
-
-async def test_commands_without_a_running_batch_say_so() -> None:
-    session = empty_session()
-    async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
-        await wait_for_text(pilot, "Welcome")
-        await pilot.press("x")
-        await wait_for_text(pilot, "no batch is running")
-        await pilot.press("s", "s")
-        await wait_for_text(pilot, "no running episode selected")
-        assert "no batch is running" not in screen_text(pilot.app)  # one toast at a time
-        assert screen_text(pilot.app).count("no running episode selected") == 1
-    assert session.fake_control.commands == []
 
 
 @pytest.mark.parametrize("session", [bus_session, files_session])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textual.pilot import Pilot
 
+from runner.events.control import StartArgs
 from tests.support.console.fake_session import FakeSession, mixed_session
 from tests.support.console.key_presses import screen_name
 from tests.support.console.live_items import started, timestep
@@ -37,45 +38,38 @@ async def show(pilot: Pilot[None], keys: tuple[str, ...], screen: str) -> None:
         await wait_for_text(pilot, "Wordle" if screen != "RunsScreen" else "battery of 2")
 
 
-async def test_r_runs_what_is_selected_and_full_stop_repeats_it_on_another_screen() -> None:
+async def test_r_the_form_the_batteries_and_full_stop_start_runs_on_every_screen() -> None:
     session = ready_session()
-    started = session.fake_control.started
+    runs = session.fake_control.started
     async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
+
+        async def wait_for_run(n: int, what: str) -> StartArgs:
+            await wait_until(pilot, lambda: len(runs) == n, what)
+            return runs[-1]
+
         for n, (keys, screen, env) in enumerate(SCREENS):
             await show(pilot, keys, screen)
             await pilot.press("r")
             if not env:  # nothing to run is selected
                 await wait_for_text(pilot, "╭─ Run")
                 await pilot.press("space", "enter", "enter")
-            await wait_until(pilot, lambda: len(started) == 2 * n + 1, f"the run of {screen}")  # noqa: B023
+            assert (await wait_for_run(4 * n + 1, f"the run of {screen}")).envs == [env or FIRST_ENV]
             await wait_for_text(pilot, f"started on {env or FIRST_ENV}")
-            await wait_until(pilot, lambda: type(pilot.app.screen).__name__ == screen, screen)  # noqa: B023
-            await pilot.press("2", "full_stop")
-            await wait_until(pilot, lambda: len(started) == 2 * n + 2, "the same run again")  # noqa: B023
-            first, second = started[-2:]
-            assert first.envs == second.envs == [env or FIRST_ENV] and first.agent == second.agent
-
-
-async def test_the_form_and_the_batteries_open_and_start_on_every_screen() -> None:
-    session = ready_session()
-    started = session.fake_control.started
-    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
-        await wait_for_text(pilot, "task 3")
-        for n, (keys, screen, env) in enumerate(SCREENS):
-            await show(pilot, keys, screen)
             await pilot.press("R")
             await wait_for_text(pilot, "╭─ Run")
             await pilot.press(*([] if env else ["space"]), "enter", "enter")
-            await wait_until(pilot, lambda: len(started) == 2 * n + 1, "the run of the form")  # noqa: B023
-            assert started[-1].envs == [env or FIRST_ENV]
+            assert (await wait_for_run(4 * n + 2, "the run of the form")).envs == [env or FIRST_ENV]
             await wait_for_no_text(pilot, "╭─ Run")
             await pilot.press("b")
             await wait_for_text(pilot, "╭─ Battery")
             await pilot.press("enter")
-            await wait_until(pilot, lambda: len(started) == 2 * n + 2, "the battery")  # noqa: B023
-            assert len(started[-1].envs) > 1
+            battery = await wait_for_run(4 * n + 3, "the battery")
+            assert len(battery.envs) > 1
             await wait_until(pilot, lambda: type(pilot.app.screen).__name__ == screen, screen)  # noqa: B023
+            await pilot.press("2", "full_stop")
+            again = await wait_for_run(4 * n + 4, "the same run again")
+            assert (again.envs, again.agent) == (battery.envs, battery.agent)
 
 
 async def test_live_shows_a_run_of_another_screen_and_neither_filters_nor_dialogs_start_one() -> None:
