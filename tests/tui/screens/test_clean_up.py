@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from agentgym_tui.app import Console
 from agentgym_tui.sessions.library import StateDirLibrary
 from runner.types import Outcome
 from runner.util.files import file_lock
 from tests.support.console.fake_session import FakeSession, curating_session, files_session
 from tests.support.console.pilot import (
     console_pilot,
+    filter_by,
     toast_text,
     wait_for_text,
     wait_for_widget_text,
@@ -49,7 +49,8 @@ async def show_episodes(pilot: Pilot[None], n: int) -> None:
 async def test_ten_are_selected_and_archived(session: FakeSession) -> None:
     async with console_pilot(session) as pilot:
         await show_episodes(pilot, 15)
-        await pilot.press("slash", *"env:maze", "enter", *["space"] * 10)
+        await filter_by(pilot, "env:maze outcome:failure")
+        await pilot.press(*["space"] * 10)
         await wait_for_widget_text(pilot, SUMMARY, "●10 selected")
         assert widget_text(pilot, LIST).count("●") == 10
         await pilot.press("A")
@@ -65,10 +66,26 @@ async def test_ten_are_selected_and_archived(session: FakeSession) -> None:
         assert "12 match" in widget_text(pilot, SUMMARY)  # an archived episode stays in the list
 
 
-async def test_all_of_a_query_are_deleted_after_a_warning(session: FakeSession) -> None:
+async def test_all_of_a_query_are_deleted_after_a_warning(session: FakeSession, tmp_path: Path) -> None:
+    other = StateDirLibrary(lambda: tmp_path)
+    assert len(other.rows()) == 15
+    assert not other.has_changed()
     async with console_pilot(session) as pilot:
         await show_episodes(pilot, 15)
-        await pilot.press("slash", *"env:maze outcome:failure", "enter", "ctrl+a")
+        await pilot.press("D")  # without a selection, the episode under the cursor is meant
+        await wait_for_text(pilot, "Delete 1 episode?")
+        await pilot.press("enter")  # the answer that does nothing has the focus
+        await wait_until(pilot, lambda: type(pilot.app.screen).__name__ == "EpisodesScreen")
+        assert len(stored(session)) == 15
+        await pilot.press("space")
+        await filter_by(pilot, "env:maze outcome:failure")
+        await wait_for_widget_text(pilot, SUMMARY, "●1 selected, 1 of them not shown")
+        await pilot.press("ctrl+a", "ctrl+a", "space", "k", "space")
+        await wait_for_widget_text(pilot, SUMMARY, "●1 selected, 1 of them not shown")
+        await pilot.press("escape", "g", "space")
+        await wait_until(pilot, lambda: "selected" not in widget_text(pilot, SUMMARY))
+        await filter_by(pilot, "env:maze outcome:failure")
+        await pilot.press("ctrl+a")
         await wait_for_widget_text(pilot, SUMMARY, "●12 selected")
         await pilot.press("escape")
         await wait_for_widget_text(pilot, SUMMARY, "15 episodes · ●12 selected")
@@ -78,26 +95,10 @@ async def test_all_of_a_query_are_deleted_after_a_warning(session: FakeSession) 
         await pilot.press("y")
         await wait_for_text(pilot, "12 episodes deleted")
         await wait_for_widget_text(pilot, SUMMARY, "3 episodes")
+        assert other.has_changed()
+        assert len(other.rows()) == 3
+    other.close()
     assert len(stored(session)) == 3
-
-
-async def test_without_a_selection_the_episode_under_the_cursor_is_meant(session: FakeSession) -> None:
-    async with console_pilot(session) as pilot:
-        await show_episodes(pilot, 15)
-        await pilot.press("D")
-        await wait_for_text(pilot, "Delete 1 episode?")
-        await pilot.press("enter")  # the answer that does nothing has the focus
-        await wait_until(pilot, lambda: type(pilot.app.screen).__name__ == "EpisodesScreen")
-        assert len(stored(session)) == 15
-
-
-async def test_a_selection_survives_another_filter_and_can_be_taken_back(session: FakeSession) -> None:
-    async with console_pilot(session) as pilot:
-        await show_episodes(pilot, 15)
-        await pilot.press("space", "slash", *"env:maze", "enter")
-        await wait_for_widget_text(pilot, SUMMARY, "●1 selected, 1 of them not shown")
-        await pilot.press("ctrl+a", "ctrl+a", "space", "k", "space")
-        await wait_for_widget_text(pilot, SUMMARY, "●1 selected, 1 of them not shown")
 
 
 async def test_what_cannot_be_done_is_said(session: FakeSession, tmp_path: Path) -> None:
@@ -115,23 +116,10 @@ async def test_what_cannot_be_done_is_said(session: FakeSession, tmp_path: Path)
         await wait_for_text(pilot, "no episode can be archived now", "1 stays: event not delivered")
 
 
-async def test_another_console_sees_what_was_deleted(session: FakeSession, tmp_path: Path) -> None:
-    other = StateDirLibrary(lambda: tmp_path)
-    assert len(other.rows()) == 15
-    assert not other.has_changed()
-    async with console_pilot(session) as pilot:
-        await show_episodes(pilot, 15)
-        await pilot.press("D", "y")
-        await wait_for_widget_text(pilot, SUMMARY, "14 episodes")
-        assert other.has_changed()
-        assert len(other.rows()) == 14
-    other.close()
-
-
 async def test_opened_files_are_only_read() -> None:
     async with console_pilot(files_session(3)) as pilot:
         await show_episodes(pilot, 3)
-        for key in "AD":
+        for key, why in zip("ADT", (*["these episodes are only read"] * 2, "nothing can be started"), strict=True):
             await pilot.press(key)
-            await wait_for_text(pilot, "these episodes are only read")
-        assert isinstance(pilot.app, Console)
+            await wait_for_text(pilot, why)
+            assert type(pilot.app.screen).__name__ == "EpisodesScreen"

@@ -62,11 +62,14 @@ async def episode_pilot(
 ) -> AsyncIterator[Pilot[None]]:
     """Run a console on the screen of an episode and yield once the episode is loaded."""
     async with console_pilot(session, size) as pilot:
-        await pilot.app.push_screen(EpisodeScreen(session, key))
-        await wait_until(
-            pilot, lambda: widget_text(pilot, HEADING) != "" and "loading" not in widget_text(pilot, HEADING)
-        )
+        await show_episode(pilot, session, key)
         yield pilot
+
+
+async def show_episode(pilot: Pilot[None], session: FakeSession, key: str = episode_id(1)) -> None:
+    """Open the screen of an episode of a session and wait until the episode is loaded."""
+    await pilot.app.push_screen(EpisodeScreen(session, key))
+    await wait_until(pilot, lambda: widget_text(pilot, HEADING) != "" and "loading" not in widget_text(pilot, HEADING))
 
 
 def session_with_episode(loaded: Episode, data: bytes = b'{"schema": 1}') -> FakeSession:
@@ -81,7 +84,8 @@ def focused_id(pilot: Pilot[None]) -> str:
     return (pilot.app.focused and pilot.app.focused.id) or ""
 
 
-async def test_an_episode_opens_with_the_transcript_of_its_first_step() -> None:
+async def test_an_episode_opens_at_its_first_step_and_each_view_has_its_key_and_its_name_to_click() -> None:
+    views = {"w": ("trace", "episode"), "t": ("transcript", "guess 0"), "d": ("json", '"schema": 1')}
     async with episode_pilot(busy_session()) as pilot:
         assert "Wordle task 1 · ✓ success · 3 of 4 · reward 0.75 · 3 rounds" in widget_text(pilot, HEADING)
         assert episode_id(1) in widget_text(pilot, HEADING)
@@ -89,26 +93,42 @@ async def test_an_episode_opens_with_the_transcript_of_its_first_step() -> None:
         assert "▸" in widget_text(pilot, STEPS).splitlines()[1]
         await wait_for_widget_text(pilot, TRANSCRIPT, "observation 0", "guess 0", "reward 0.25")
         assert focused_id(pilot) == "steps"
-
-
-async def test_the_transcript_follows_the_selected_step() -> None:
-    async with episode_pilot(busy_session()) as pilot:
         await pilot.press("j", "down")
         await wait_for_widget_text(pilot, TRANSCRIPT, "guess 2")
         await pilot.press("g")
         await wait_for_widget_text(pilot, TRANSCRIPT, "guess 0")
         await pilot.press("enter")
         assert focused_id(pilot) == "transcript"
-
-
-async def test_each_view_has_its_key() -> None:
-    views = {"w": ("trace", "episode"), "t": ("transcript", "guess 0"), "d": ("json", '"schema": 1')}
-    async with episode_pilot(busy_session()) as pilot:
         for key, (view, text) in views.items():
             await pilot.press(key)
             await wait_for_widget_text(pilot, f"#{view}", text)
             assert pilot.app.screen.query_one(ContentSwitcher).current == view
             assert focused_id(pilot) == view
+        await pilot.press("t")
+        for name, view in (("Data", "json"), ("Trace", "trace"), ("Transcript", "transcript")):
+            await pilot.click("#tabs", offset=(widget_text(pilot, "#tabs").index(name), 0))
+            await wait_until(pilot, lambda view=view: focused_id(pilot) == view)  # type: ignore[misc]
+        await pilot.click("#tabs", offset=(60, 0))
+        assert focused_id(pilot) == "transcript"
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: not isinstance(pilot.app.screen, EpisodeScreen))
+
+
+async def test_panes_are_zoomed_and_side_by_side_in_a_wide_terminal() -> None:
+    async with episode_pilot(busy_session()) as pilot:
+        for key, zoomed, hidden in (("d", JSON, STEPS), ("shift+tab", STEPS, JSON)):
+            await pilot.press(key, "z")
+            await wait_until(pilot, lambda hidden=hidden: not widget_text(pilot, hidden))  # type: ignore[misc]
+            assert pilot.app.screen.query_one(zoomed).size.width > 100
+            await pilot.press("z")
+            await wait_until(pilot, lambda hidden=hidden: bool(widget_text(pilot, hidden)))  # type: ignore[misc]
+        screen = pilot.app.screen
+        for width, height in ((60, 20), (80, 24), (200, 50)):
+            await pilot.resize_terminal(width, height)
+            await wait_until(pilot, lambda: screen.query_one(HEADING).region.width == width, "the size")  # noqa: B023
+            steps, views = screen.query_one(STEPS).region, screen.query_one("#views").region
+            assert (steps.right <= views.x) == (width >= 110)
+            assert all(view.size.height >= 5 for view in screen.query(LineList) if view.display and view.size)
 
 
 WALKED = [step(index, world=encode([["at ", [str(index), "yellow"]]])) for index in range(3)]
@@ -132,36 +152,20 @@ async def test_the_world_follows_the_selected_step_and_shows_also_the_one_before
         assert pilot.app.clipboard == "at 1"
 
 
-async def test_an_episode_without_pictures_lists_no_world_but_its_key_explains_it() -> None:
-    async with episode_pilot(session_with_episode(episode(1))) as pilot:
-        assert "World" not in widget_text(pilot, "#tabs")
-        await pilot.press("W")
-        await wait_for_widget_text(pilot, "#world", "No picture of the environment")
-        assert "World" in widget_text(pilot, "#tabs")
-
-
-async def test_the_world_of_a_running_episode_follows_its_newest_step() -> None:
-    session = busy_session()
-    async with episode_pilot(session, RUNNING) as pilot:
-        last = session.store.episodes[RUNNING].last_step_index
-        world = [["now at ", ["7", "red"]]]
-        await pilot.press("W")
-        session.store.apply_events([live(timestep(3, last + 1, seq=50, world=world, reset_world=[["start"]]))])
-        await wait_for_widget_text(pilot, "#world", "now at 7")
-        session.store.apply_events([live(token(3, 51, "I go ", last + 2))])
-        await wait_for_text(pilot, "I go")
-        assert f"after step {last + 1} " in widget_text(pilot, "#world")
-        assert "now at 7" in widget_text(pilot, "#world")
-        assert session.store.episodes[RUNNING].reset_world == encode([["start"]])
-
-
-async def test_views_are_selected_by_clicks_on_their_names() -> None:
-    async with episode_pilot(busy_session()) as pilot:
-        for name, view in (("Data", "json"), ("Trace", "trace"), ("Transcript", "transcript")):
-            await pilot.click("#tabs", offset=(widget_text(pilot, "#tabs").index(name), 0))
-            await wait_until(pilot, lambda view=view: focused_id(pilot) == view)  # type: ignore[misc]
-        await pilot.click("#tabs", offset=(60, 0))
-        assert focused_id(pilot) == "transcript"
+async def test_what_an_episode_has_not_is_no_tab_but_its_key_explains() -> None:
+    async with episode_pilot(session_with_episode(episode(1, spans=[]))) as pilot:
+        for name, key, why in (
+            ("World", "W", "No picture of the environment"),
+            ("Evaluation", "v", "the environment gave no evaluation"),
+        ):
+            assert name not in widget_text(pilot, "#tabs")
+            await pilot.press(key)
+            await wait_for_widget_text(pilot, f"#{name.lower()}", why)
+            await wait_for_widget_text(pilot, "#tabs", f"● {name}")
+            await pilot.press("t")
+            await wait_until(pilot, lambda name=name: name not in widget_text(pilot, "#tabs"))  # type: ignore[misc]
+        await pilot.press("w", "y")
+        await wait_until(pilot, lambda: "nothing to copy" in toast_text(pilot))
 
 
 async def test_next_and_previous_episode_stop_at_the_ends_of_the_list() -> None:
@@ -197,15 +201,8 @@ async def test_only_the_last_of_several_requested_episodes_is_shown(monkeypatch:
         assert "task 0" in widget_text(pilot, HEADING)
 
 
-async def test_escape_returns_to_the_previous_screen() -> None:
-    async with episode_pilot(busy_session()) as pilot:
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: not isinstance(pilot.app.screen, EpisodeScreen))
-
-
-async def test_a_running_episode_is_updated_and_its_file_loaded_when_it_ends() -> None:
+async def test_a_running_episode_is_updated_and_the_selected_step_and_its_world_stay() -> None:
     session = busy_session()
-    session.fake_library.stored = []
     async with episode_pilot(session, RUNNING) as pilot:
         await wait_for_widget_text(pilot, HEADING, "▶ running")
         await wait_for_widget_text(pilot, TRANSCRIPT, "the word may be")
@@ -214,23 +211,53 @@ async def test_a_running_episode_is_updated_and_its_file_loaded_when_it_ends() -
         await wait_for_widget_text(pilot, TRANSCRIPT, "the third")
         session.store.apply_events([live(token(3, 5, "and now the rest", 3))])
         await wait_for_widget_text(pilot, TRANSCRIPT, "and now the rest")
+        await pilot.press("W")
+        world = [["now at ", ["7", "red"]]]
+        session.store.apply_events([live(timestep(3, 3, seq=50, world=world, reset_world=[["start"]]))])
+        await wait_for_widget_text(pilot, "#world", "now at 7")
+        session.store.apply_events([live(token(3, 51, "I go ", 4))])
+        await wait_for_text(pilot, "I go")
+        assert "after step 3 " in widget_text(pilot, "#world")
+        assert "now at 7" in widget_text(pilot, "#world")
+        assert session.store.episodes[RUNNING].reset_world == encode([["start"]])
+        await pilot.press("t", "shift+tab", "g")
+        await wait_for_widget_text(pilot, TRANSCRIPT, "guess 0")
+        session.store.apply_events([live(timestep(3, 4, seq=52))])
+        await wait_for_widget_text(pilot, STEPS, "guess 4")
+        assert pilot.app.screen.query_one(STEPS, Table).key == "0"
+        assert "guess 0" in widget_text(pilot, TRANSCRIPT)
+
+
+async def test_the_file_of_an_episode_is_shown_and_exported_once_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    session = busy_session()
+    session.fake_library.stored = []
+    async with episode_pilot(session, RUNNING) as pilot:
+        await wait_for_widget_text(pilot, HEADING, "▶ running")
         await pilot.press("d")
         await wait_for_widget_text(pilot, JSON, "its file is written when it ends")
+        await pilot.press("e")
+        await wait_until(pilot, lambda: "its file is written when it ends" in toast_text(pilot).replace("\n", " "))
         session.fake_library.stored.append(row(3))
+        await pilot.press("e")  # before its end was received
+        await wait_until(pilot, lambda: "exported to" in toast_text(pilot))
+        assert "▶ running" in widget_text(pilot, HEADING)
+        path = tmp_path / f"{RUNNING}.json"
+        assert json.loads(path.read_bytes())["episode_id"] == RUNNING
+        assert path.stat().st_mode & 0o777 == 0o600
         session.store.apply_events([live(ended(3, 6))])
         await wait_for_widget_text(pilot, HEADING, "✓ success")
         await wait_for_widget_text(pilot, JSON, '"schema": 1')
-
-
-async def test_the_selected_step_stays_when_a_step_is_added() -> None:
-    session = busy_session()
-    async with episode_pilot(session, RUNNING) as pilot:
-        await pilot.press("g")
-        await wait_for_widget_text(pilot, TRANSCRIPT, "guess 0")
-        session.store.apply_events([live(timestep(3, 2, seq=4))])
-        await wait_for_widget_text(pilot, STEPS, "guess 2")
-        assert pilot.app.screen.query_one(STEPS, Table).key == "0"
-        assert "guess 0" in widget_text(pilot, TRANSCRIPT)
+        await pilot.press("e")
+        await wait_until(pilot, lambda: f"{RUNNING}-2.json" in toast_text(pilot).replace("\n", ""))
+        deleted = tmp_path / "deleted"
+        deleted.mkdir()
+        monkeypatch.chdir(deleted)
+        deleted.rmdir()
+        await pilot.press("e")
+        await wait_until(pilot, lambda: "not exported" in toast_text(pilot))
 
 
 async def test_an_ended_episode_without_a_file_gives_the_reason() -> None:
@@ -262,31 +289,27 @@ async def test_a_damaged_file_gives_the_reason_and_the_next_episode_is_shown() -
         await wait_for_widget_text(pilot, TRANSCRIPT, "guess 0")
 
 
-async def test_an_episode_of_a_watched_bus_is_requested_and_shown_as_received() -> None:
+async def test_an_episode_of_a_watched_bus_is_requested_and_again_when_its_node_is_back() -> None:
     session = bus_session()
     async with episode_pilot(session) as pilot:
         assert session.fake_control.fetched == [episode_id(1)]
         await wait_for_widget_text(pilot, STEPS, "guess 2")
         await pilot.press("d")
         await wait_for_widget_text(pilot, JSON, "no episode")
-
-
-async def test_an_episode_is_requested_again_when_its_node_is_back() -> None:
-    session = bus_session()
-    session.store.nodes[NODE].lost = True
-    session.store.apply_events([durable(completed(20))])
-    async with episode_pilot(session, episode_id(20)) as pilot:
+        session.store.nodes[NODE].lost = True
+        session.store.apply_events([durable(completed(20))])
+        await show_episode(pilot, session, episode_id(20))
         await wait_for_widget_text(pilot, TRANSCRIPT, "this episode cannot be shown", f"no episode {episode_id(20)}")
         assert "step 0" not in widget_text(pilot, "#tabs")
-        n_requests = len(session.fake_control.fetched)
+        n_requests = session.fake_control.fetched.count(episode_id(20))
         session.store.apply_events([durable(completed(21))])
         await pilot.pause()
-        assert len(session.fake_control.fetched) == n_requests
+        assert session.fake_control.fetched.count(episode_id(20)) == n_requests
         session.store.apply_events([live(heartbeat())])
-        await wait_until(pilot, lambda: len(session.fake_control.fetched) == n_requests + 1)
+        await wait_until(pilot, lambda: session.fake_control.fetched.count(episode_id(20)) == n_requests + 1)
 
 
-async def test_enter_shows_and_hides_earlier_messages() -> None:
+async def test_enter_shows_and_hides_earlier_messages_and_an_episode_without_steps_shows_its_error() -> None:
     chat: list[dict[str, Any]] = [
         {"role": "system", "content": "the rules"},
         {"role": "assistant", "content": "an old answer"},
@@ -301,22 +324,34 @@ async def test_enter_shows_and_hides_earlier_messages() -> None:
         assert "enter: fewer" in widget_text(pilot, "#tabs")
         await pilot.press("enter")
         await wait_until(pilot, lambda: "the rules" not in widget_text(pilot, TRANSCRIPT))
-
-
-async def test_an_episode_without_steps_shows_its_observation_and_error() -> None:
-    failed = episode(1, steps=[], outcome="error", error_type="EnvironmentFault", error_message="no reset")
-    async with episode_pilot(session_with_episode(failed)) as pilot:
+        failed = episode(1, steps=[], outcome="error", error_type="EnvironmentFault", error_message="no reset")
+        await show_episode(pilot, session_with_episode(failed))
         await wait_for_widget_text(pilot, HEADING, "! error: EnvironmentFault", "✗ EnvironmentFault: no reset")
         await wait_for_widget_text(pilot, TRANSCRIPT, "observation 0", "no reset")
+        await show_episode(pilot, session_with_episode(episode(1)))
+        await wait_for_widget_text(pilot, STEPS, "guess")
+        assert isinstance(pilot.app.screen, EpisodeScreen)
+        pilot.app.screen._clear_other()  # as a timer that fires while the episode arrives
+        await pilot.pause()
+        assert "guess" in widget_text(pilot, STEPS)
 
 
-async def test_a_copy_is_safe_unless_copied_raw() -> None:
-    async with episode_pilot(session_with_episode(hostile_episode(1), b'{"a": "\\u001b", "b":\x1b[2J')) as pilot:
+async def test_hostile_texts_are_shown_and_copied_safe_unless_copied_raw() -> None:
+    data = HOSTILE.encode("utf-8", "surrogatepass")
+    async with episode_pilot(session_with_episode(hostile_episode(1), data)) as pilot:
         for view in ("t", "w", "d"):
+            await pilot.press(view)
+            await wait_until(pilot, lambda: "␛" in widget_text(pilot, f"#{focused_id(pilot)}"))
+            assert not any(has_unsafe_chars(widget_text(pilot, selector)) for selector in ALL_WIDGETS)
+            await pilot.press("X")
+            await wait_until(pilot, lambda: any(hex in screen_text(pilot.app) for hex in ("1b 5b 32", "c2 9b 32")))
+            await pilot.press("escape")
+        await show_episode(pilot, session_with_episode(hostile_episode(1), b'{"a": "\\u001b", "b":\x1b[2J'))
+        for view in ("t", "w", "d"):
+            pilot.app.copy_to_clipboard("")
             await pilot.press(view, "y")
-            await wait_until(pilot, lambda: "sent" in toast_text(pilot))
+            await wait_until(pilot, lambda: "sent" in toast_text(pilot) and "␛" in pilot.app.clipboard)
             assert not has_unsafe_chars(pilot.app.clipboard)
-            assert "␛" in pilot.app.clipboard
         await pilot.press("Y")
         await wait_until(pilot, lambda: "unchanged" in toast_text(pilot))
         assert pilot.app.clipboard == '{"a": "\\u001b", "b":\x1b[2J'
@@ -325,24 +360,20 @@ async def test_a_copy_is_safe_unless_copied_raw() -> None:
         assert "\x1b]52;c" in pilot.app.clipboard
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_the_path_is_in_the_heading_and_copied_or_else_the_id(size: tuple[int, int]) -> None:
+async def test_a_copy_is_the_path_or_else_the_id_and_a_long_one_is_truncated_and_says_so() -> None:
     session = session_with_episode(episode(1))
     session.fake_library.folder = Path("/srv/\x1b[2J", "runs" * 20)
-    async with episode_pilot(session, size=size) as pilot:
+    async with episode_pilot(session, size=(80, 24)) as pilot:
+        await wait_for_widget_text(pilot, HEADING, episode_id(1) + " · …", f"/{episode_id(1)}.json")
+        await pilot.resize_terminal(120, 40)
         await wait_for_widget_text(pilot, HEADING, episode_id(1) + " · …", f"/{episode_id(1)}.json")
         await pilot.press("C")
         await wait_until(pilot, lambda: pilot.app.clipboard.endswith(f"/{episode_id(1)}.json"))
         assert pilot.app.clipboard.startswith("/srv/␛[2J/runs")
-    async with episode_pilot(session_with_episode(episode(1)), size=size) as pilot:
+        long = json.dumps({"a": "x" * 2 * MAX_CLIPBOARD_BYTES}).encode()
+        await show_episode(pilot, session_with_episode(episode(1), long))
         await pilot.press("C")
         await wait_until(pilot, lambda: pilot.app.clipboard == episode_id(1))
-
-
-async def test_a_long_copy_is_truncated_and_the_toast_says_so() -> None:
-    async with episode_pilot(
-        session_with_episode(episode(1), json.dumps({"a": "x" * 2 * MAX_CLIPBOARD_BYTES}).encode())
-    ) as pilot:
         await pilot.press("d")
         await wait_for_widget_text(pilot, JSON, "xxx")
         await pilot.press("y")
@@ -391,82 +422,6 @@ def test_a_trace_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == []
 
 
-async def test_copying_an_empty_view_says_so() -> None:
-    async with episode_pilot(session_with_episode(episode(1, spans=[]))) as pilot:
-        await pilot.press("w", "y")
-        await wait_until(pilot, lambda: "nothing to copy" in toast_text(pilot))
-
-
-async def test_an_export_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    async with episode_pilot(busy_session()) as pilot:
-        await pilot.press("e")
-        await wait_until(pilot, lambda: "exported to" in toast_text(pilot))
-        path = tmp_path / f"{episode_id(1)}.json"
-        assert json.loads(path.read_bytes())["episode_id"] == episode_id(1)
-        assert path.stat().st_mode & 0o777 == 0o600
-        await pilot.press("e")
-        await wait_until(pilot, lambda: f"{episode_id(1)}-2.json" in toast_text(pilot).replace("\n", ""))
-
-
-async def test_an_episode_is_exported_before_its_end_was_received(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    session = busy_session()
-    async with episode_pilot(session, RUNNING) as pilot:
-        await wait_for_widget_text(pilot, HEADING, "▶ running")
-        session.fake_library.stored.append(row(3))
-        await pilot.press("e")
-        await wait_until(pilot, lambda: "exported to" in toast_text(pilot))
-        assert "▶ running" in widget_text(pilot, HEADING)
-        assert json.loads((tmp_path / f"{RUNNING}.json").read_bytes())["episode_id"] == RUNNING
-
-
-async def test_a_failed_export_gives_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deleted = tmp_path / "deleted"
-    deleted.mkdir()
-    monkeypatch.chdir(deleted)
-    deleted.rmdir()
-    async with episode_pilot(busy_session()) as pilot:
-        await pilot.press("e")
-        await wait_until(pilot, lambda: "not exported" in toast_text(pilot))
-    async with episode_pilot(busy_session(), RUNNING) as pilot:
-        await pilot.press("e")
-        await wait_until(pilot, lambda: "its file is written when it ends" in toast_text(pilot).replace("\n", " "))
-
-
-async def test_a_pane_is_zoomed_and_restored() -> None:
-    async with episode_pilot(busy_session()) as pilot:
-        for key, zoomed, hidden in (("d", JSON, STEPS), ("shift+tab", STEPS, JSON)):
-            await pilot.press(key, "z")
-            await wait_until(pilot, lambda hidden=hidden: not widget_text(pilot, hidden))  # type: ignore[misc]
-            assert pilot.app.screen.query_one(zoomed).size.width > 100
-            await pilot.press("z")
-            await wait_until(pilot, lambda hidden=hidden: bool(widget_text(pilot, hidden)))  # type: ignore[misc]
-
-
-async def test_hostile_texts_are_shown_safe_and_the_unsafe_text_is_available() -> None:
-    async with episode_pilot(
-        session_with_episode(hostile_episode(1), HOSTILE.encode("utf-8", "surrogatepass"))
-    ) as pilot:
-        for view in ("t", "w", "d"):
-            await pilot.press(view)
-            await wait_until(pilot, lambda: "␛" in widget_text(pilot, f"#{focused_id(pilot)}"))
-            assert not any(has_unsafe_chars(widget_text(pilot, selector)) for selector in ALL_WIDGETS)
-            await pilot.press("X")
-            await wait_until(pilot, lambda: any(hex in screen_text(pilot.app) for hex in ("1b 5b 32", "c2 9b 32")))
-            await pilot.press("escape")
-
-
-@pytest.mark.parametrize("size", [(60, 20), (80, 24), (200, 50)])
-async def test_steps_and_views_are_side_by_side_in_a_wide_terminal(size: tuple[int, int]) -> None:
-    async with episode_pilot(busy_session(), size=size) as pilot:
-        steps, views = pilot.app.screen.query_one(STEPS).region, pilot.app.screen.query_one("#views").region
-        assert (steps.right <= views.x) == (size[0] >= 110)
-        assert all(view.size.height >= 5 for view in pilot.app.screen.query(LineList) if view.display and view.size)
-
-
 def are_session(evaluation: dict[str, Any]) -> FakeSession:
     """Return a files session with one episode of ARE."""
     record = are_record(evaluation, episode_id=episode_id(1))
@@ -475,7 +430,7 @@ def are_session(evaluation: dict[str, Any]) -> FakeSession:
     return session
 
 
-async def test_the_evaluation_is_a_view_of_the_episode() -> None:
+async def test_the_evaluation_is_a_view_and_unscored_episodes_and_failed_judges_are_marked() -> None:
     async with episode_pilot(are_session(MISSED)) as pilot:
         await wait_for_widget_text(pilot, "#tabs", "○ Evaluation v")
         await pilot.press("v")
@@ -483,43 +438,16 @@ async def test_the_evaluation_is_a_view_of_the_episode() -> None:
         assert focused_id(pilot) == "evaluation"
         await pilot.press("y")
         await wait_until(pilot, lambda: "no forward_email was called" in pilot.app.clipboard)
-
-
-@pytest.mark.parametrize(
-    ("evaluation", "heading", "shown"),
-    [
-        (IDLE, "unscored: idle play can succeed", ("✓ success", "unscored: without an oracle event")),
-        (
-            JUDGE_FAILED,
-            "✗ evaluation: The validation of scenario_tutorial has no verdict",
-            ("? not rated: the judge failed", "KeyError: 'greg_email'"),
-        ),
-    ],
-)
-async def test_unscored_episodes_and_failed_judges_are_marked(
-    evaluation: dict[str, Any], heading: str, shown: tuple[str, ...]
-) -> None:
-    async with episode_pilot(are_session(evaluation)) as pilot:
-        await wait_for_widget_text(pilot, HEADING, heading)
-        await pilot.press("v")
-        await wait_for_widget_text(pilot, "#evaluation", *shown)
-
-
-async def test_an_episode_without_an_evaluation_has_no_such_tab_but_its_key_explains() -> None:
-    async with episode_pilot(busy_session()) as pilot:
-        assert "Evaluation" not in widget_text(pilot, "#tabs")
-        await pilot.press("v")
-        await wait_for_widget_text(pilot, "#evaluation", "the environment gave no evaluation")
-        await wait_for_widget_text(pilot, "#tabs", "● Evaluation")
-        await pilot.press("t")
-        await wait_until(pilot, lambda: "Evaluation" not in widget_text(pilot, "#tabs"))
-
-
-async def test_a_timer_that_fires_while_the_episode_arrives_does_not_empty_it() -> None:
-    async with episode_pilot(session_with_episode(episode(1))) as pilot:
-        screen = pilot.app.screen
-        assert isinstance(screen, EpisodeScreen)
-        await wait_for_widget_text(pilot, "#steps", "guess")
-        screen._clear_other()
-        await pilot.pause()
-        assert "guess" in widget_text(pilot, "#steps")
+        for evaluation, heading, *shown in (
+            (IDLE, "unscored: idle play can succeed", "✓ success", "unscored: without an oracle event"),
+            (
+                JUDGE_FAILED,
+                "✗ evaluation: The validation of scenario_tutorial has no verdict",
+                "? not rated: the judge failed",
+                "KeyError: 'greg_email'",
+            ),
+        ):
+            await show_episode(pilot, are_session(evaluation))
+            await wait_for_widget_text(pilot, HEADING, heading)
+            await pilot.press("v")
+            await wait_for_widget_text(pilot, "#evaluation", *shown)

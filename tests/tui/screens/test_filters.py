@@ -51,7 +51,7 @@ async def test_a_query_selects_rows_and_one_with_an_error_keeps_them() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("2", "slash")
         await wait_for_widget_text(pilot, NOTE, "env:", "outcome:", "reward>")
-        await pilot.press(*"env:maze -agent:oracle")
+        filter_of(pilot).insert_text_at_cursor("env:maze -agent:oracle")
         await wait_until(pilot, lambda: len(row_keys(app, LIST)) == 1, "the episode")
         filter_of(pilot).insert_text_at_cursor(" roundz>3")
         await wait_for_widget_text(pilot, NOTE, "✗ at character 24: there is no field roundz (did you mean rounds)")
@@ -68,7 +68,7 @@ async def test_a_query_selects_rows_and_one_with_an_error_keeps_them() -> None:
         assert app.ui_state.queries == {"episodes": ["env:maze -agent:oracle"]}
 
 
-async def test_fields_and_values_are_completed_and_earlier_queries_return() -> None:
+async def test_fields_are_completed_earlier_queries_return_and_one_is_saved_under_a_name() -> None:
     app = console_app(episodes_session())
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("2", "slash", *"mod", "tab")
@@ -87,12 +87,7 @@ async def test_fields_and_values_are_completed_and_earlier_queries_return() -> N
         assert filter_of(pilot).value == "reward>2"
         await pilot.press("down")
         await wait_until(pilot, lambda: not filter_of(pilot).has_focus, "the list")
-
-
-async def test_a_query_is_saved_under_a_name_opened_again_and_removed() -> None:
-    app = console_app(episodes_session())
-    async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("2", "slash", *"env:maze", *by_name("queries.open"))
+        await pilot.press("escape", "slash", *"env:maze", *by_name("queries.open"))
         await wait_for_widget_text(pilot, "#note", "a name saves env:maze")
         await pilot.press(*"mazes", "enter")
         await wait_until(pilot, lambda: bool(app.ui_state.saved_queries), "the saved query")
@@ -130,9 +125,10 @@ async def test_every_list_takes_queries_and_its_help_lists_the_fields(
     async with console_pilot(session(), size=(120, 40)) as pilot:
         await pilot.press(key)
         await wait_until(pilot, lambda: bool(pilot.app.screen.query("#filter")), "the filter")
-        await pilot.press("slash", *query)
+        await pilot.press("slash")
+        filter_of(pilot).insert_text_at_cursor(query)
         await wait_for_widget_text(pilot, SUMMARY, summary)
-        await pilot.press(*" nosuch:1")
+        filter_of(pilot).insert_text_at_cursor(" nosuch:1")
         await wait_for_widget_text(pilot, NOTE, "there is no field nosuch")
         assert not has_unsafe_chars(widget_text(pilot, NOTE))
         await wait_for_widget_text(pilot, SUMMARY, summary)

@@ -32,16 +32,6 @@ LIST, SUMMARY, DETAIL = "#results", "#summary", "#detail"
 SIZE = (120, 40)
 
 
-async def test_files_that_cannot_be_read_are_counted_above_results_and_clusters() -> None:
-    session = results_session()
-    session.fake_library.unreadable = [UnreadableFile(Path("/srv/x.json"), "damaged")]
-    async with console_pilot(session) as pilot:
-        await pilot.press("7")
-        await wait_for_widget_text(pilot, SUMMARY, "✗ 1 file cannot be read and is not counted; Episodes lists them")
-        await pilot.press("F")
-        await wait_for_widget_text(pilot, SUMMARY, "failed episode", "✗ 1 file cannot be read")
-
-
 async def test_rates_matrix_episode_and_comparison_by_keyboard() -> None:
     app = console_app(results_session())
     async with app.run_test(size=SIZE) as pilot:
@@ -78,44 +68,30 @@ async def test_rates_matrix_episode_and_comparison_by_keyboard() -> None:
         await wait_for_widget_text(pilot, SUMMARY, "Episodes · 240 episodes")
 
 
-@pytest.mark.parametrize(
-    ("keys", "n", "term"),
-    [
-        (["enter"], 48, ""),
-        (by_name("results.errors"), 11, " outcome:error"),
-        (by_name("results.success"), 11, " outcome:success"),
-    ],
-)
-async def test_keys_list_the_episodes_behind_the_numbers_of_a_row(keys: list[str], n: int, term: str) -> None:
+async def test_keys_and_clicks_list_the_episodes_behind_the_numbers_of_a_row_and_of_an_attempt() -> None:
     app = console_app(results_session())
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("7")
         await wait_for_widget_text(pilot, LIST, "llama4-scout")
-        await pilot.press("j", *keys)
-        await wait_for_widget_text(pilot, SUMMARY, f"240 episodes · {n} match")
-        assert isinstance(app.screen, EpisodesScreen)
-        assert app.ui_state.filters["episodes"] == f"env:Wordle agent:react models:llama4-scout{term} data:upstream"
-        await pilot.press("escape", "7")
-        await wait_for_widget_text(pilot, LIST, "▸Wordle")
-
-
-async def test_a_double_click_lists_the_episodes_that_the_number_counts() -> None:
-    app = console_app(results_session())
-    async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("7")
-        await wait_for_widget_text(pilot, LIST, "llama4-scout")
+        for keys, n, term in (
+            (["enter"], 48, ""),
+            (by_name("results.errors"), 11, " outcome:error"),
+            (by_name("results.success"), 11, " outcome:success"),
+        ):
+            await pilot.press("g", "j", *keys)
+            await wait_for_widget_text(pilot, SUMMARY, f"240 episodes · {n} match")
+            assert isinstance(app.screen, EpisodesScreen)
+            filters = app.ui_state.filters["episodes"]
+            assert filters == f"env:Wordle agent:react models:llama4-scout{term} data:upstream"
+            await pilot.press("escape", "7")
+            await wait_for_widget_text(pilot, LIST, "▸Wordle")
         column = widget_text(pilot, LIST).splitlines()[0].index("errors")
         await pilot.click(LIST, offset=(column + 2, 2), times=2)
         await wait_for_widget_text(pilot, SUMMARY, "11 match")
         assert "outcome:error" in app.ui_state.filters["episodes"]
-
-
-async def test_a_click_selects_an_attempt_and_a_double_click_opens_its_episode() -> None:
-    app = console_app(results_session())
-    async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("7")
-        await wait_for_widget_text(pilot, LIST, "llama4-scout")
-        await pilot.press("j", "m")
+        await pilot.press("escape", "7")
+        await wait_for_widget_text(pilot, LIST, "▸Wordle")
+        await pilot.press("g", "j", "m")
         await wait_for_widget_text(pilot, SUMMARY, "12 tasks · 48 attempts · 1 zero variance · 1 all truncated")
         start = widget_text(pilot, LIST).splitlines()[0].index("attempts")
         await pilot.click(LIST, offset=(start + 5, 2))
@@ -145,23 +121,9 @@ async def test_marked_groups_are_sorted_and_filtered() -> None:
         await wait_for_widget_text(pilot, SUMMARY, "Results · 240 episodes")
 
 
-async def test_rows_are_filtered_and_sorted_and_the_choice_is_kept() -> None:
+async def test_rows_are_filtered_and_sorted_and_two_are_marked_and_compared() -> None:
     app = console_app(results_session())
-    async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("7")
-        await wait_for_widget_text(pilot, LIST, "llama4-scout")
-        await pilot.press("slash", *"react", "enter", *["o"] * 5)
-        await wait_for_widget_text(pilot, SUMMARY, "2 match react", "esc clears", "by success ▼")
-        assert [line.split()[2] for line in widget_text(pilot, LIST).splitlines()[1:3]] == ["qwen35_9b", "llama4-scout"]
-        assert app.ui_state.filters["results"] == "react"
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: len(row_keys(app, LIST)) == 4, "all rows")
-        await pilot.press("slash", *"zzz")
-        await wait_for_widget_text(pilot, "#nothing", "No result matches zzz")
-
-
-async def test_the_mark_is_shown_and_taken_back_and_other_environments_are_refused() -> None:
-    async with console_pilot(results_session()) as pilot:
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
         await pilot.press("7")
         await wait_for_widget_text(pilot, LIST, "llama4-scout")
         await pilot.press("c", "j")
@@ -170,17 +132,21 @@ async def test_the_mark_is_shown_and_taken_back_and_other_environments_are_refus
         await wait_until(pilot, lambda: "only rows of the same environment" in toast_text(pilot), "the refusal")
         await pilot.press("k", "c")
         await wait_until(pilot, lambda: "◆" not in screen_text(pilot.app), "the end of the mark")
-
-
-async def test_a_batch_is_compared_with_the_other_batches_of_its_model() -> None:
-    app = console_app(results_session())
-    async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("7")
-        await wait_for_widget_text(pilot, LIST, "llama4-scout")
         await pilot.press("j", "j", "c", "v")
         await wait_for_widget_text(pilot, SUMMARY, "Results by batch")
         await pilot.press("g", "j", "j", "c")
         await wait_for_widget_text(pilot, SUMMARY, f"batch {NEW}", "all other batches", "▲ 12 won")
+        await pilot.press("escape", "v")
+        await wait_for_widget_text(pilot, SUMMARY, "Results · 240 episodes")
+        await pilot.press("slash", *"react", "enter", *["o"] * 5)
+        await wait_for_widget_text(pilot, SUMMARY, "2 match react", "esc clears", "by success ▼")
+        best, other = widget_text(pilot, LIST).splitlines()[1:3]
+        assert "qwen35_9b" in best and "llama4-scout" in other
+        assert app.ui_state.filters["results"] == "react"
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: len(row_keys(app, LIST)) == 4, "all rows")
+        await pilot.press("slash", *"zzz")
+        await wait_for_widget_text(pilot, "#nothing", "No result matches zzz")
 
 
 async def test_results_follow_the_episodes_that_end_and_the_cursor_stays() -> None:
@@ -213,8 +179,11 @@ async def test_without_episodes_the_screen_says_so_and_keys_do_nothing() -> None
         assert isinstance(pilot.app.screen, ResultsScreen)
 
 
-async def test_a_library_that_cannot_be_read_is_named_and_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_library_or_a_file_that_cannot_be_read_is_named_above_results_and_clusters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     session = results_session()
+    session.fake_library.unreadable = [UnreadableFile(Path("/srv/x.json"), "damaged")]
     source = session.fake_library.result_source
 
     def fail() -> Any:  # noqa: ANN401
@@ -227,7 +196,10 @@ async def test_a_library_that_cannot_be_read_is_named_and_read_again(monkeypatch
         monkeypatch.setattr(session.fake_library, "result_source", source)
         await pilot.press("ctrl+r")
         await wait_for_widget_text(pilot, SUMMARY, "240 episodes")
-        await wait_until(pilot, lambda: "✗" not in widget_text(pilot, SUMMARY), "the end of the failure")
+        await wait_until(pilot, lambda: "locked" not in widget_text(pilot, SUMMARY), "the end of the failure")
+        await wait_for_widget_text(pilot, SUMMARY, "✗ 1 file cannot be read and is not counted; Episodes lists them")
+        await pilot.press("F")
+        await wait_for_widget_text(pilot, SUMMARY, "failed episode", "✗ 1 file cannot be read")
 
 
 async def test_a_watched_bus_says_that_it_has_no_stored_episodes() -> None:

@@ -16,7 +16,7 @@ from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.run_tree import RunRow, RunTree, waiting_runs
 from runner.events.live import QueueChanged, WaitingBatch
 from runner.types import WorkerCounts
-from tests.support.console.fake_session import FakeSession, empty_session, ended_session, mixed_session
+from tests.support.console.fake_session import FakeSession, empty_session, mixed_session
 from tests.support.console.line_views import line_text
 from tests.support.console.live_items import START, FakeClock
 from tests.support.console.pilot import (
@@ -62,10 +62,16 @@ def queue_item(*numbers: int, held: tuple[int, ...] = (), n_waiting: int | None 
 
 
 async def test_the_tree_shows_what_runs_first_and_opens_down_to_the_episode() -> None:
-    app = console_app(mixed_session())
+    session = mixed_session()
+    app = console_app(session)
     async with app.run_test(size=SIZE) as pilot:
+        await wait_for_text(pilot, "3 waiting")  # on Live
         await pilot.press("6")
-        await wait_for_text(pilot, "battery of 2", "3 waiting", "1 interrupted")
+        await wait_for_text(pilot, "battery of 2", "3 waiting", "1 interrupted", "▸ battery")
+        await pilot.click("#runs", offset=(5, 1), times=2)
+        await wait_for_text(pilot, "▾ battery")
+        await pilot.press("enter")
+        await wait_for_text(pilot, "▸ battery")
         keys = ["battery battery", f"batch {batch_id(2)}", f"batch {batch_id(3)}", f"batch {batch_id(4)}"]
         assert row_keys(app, "#runs") == keys
         await pilot.press("enter", "j", "enter")
@@ -75,25 +81,27 @@ async def test_the_tree_shows_what_runs_first_and_opens_down_to_the_episode() ->
         await pilot.press("escape", "k", "k", "enter")
         await wait_for_text(pilot, "▸ battery")
         assert row_keys(app, "#runs") == keys
+        session.store.apply_list(node_list(batch_state(6, "completed", n_done=4)))
+        await wait_for_text(pilot, "✓ completed")
+        await pilot.press("G", "enter")  # an old batch
+        await wait_until(pilot, lambda: type(app.screen).__name__ == "EpisodesScreen", "the list of episodes")
+        await wait_for_text(pilot, batch_id(6))
+        session.store.apply_events([live(queue_item(7, 8))])
+        await pilot.press("1")
+        await wait_for_text(pilot, "5 waiting")
 
 
-async def test_live_shows_how_many_batches_wait() -> None:
-    session = mixed_session()
-    async with console_app(session).run_test(size=SIZE) as pilot:
-        await wait_for_text(pilot, "3 waiting")
-        session.store.apply_events([live(queue_item(8))])
-        await wait_for_text(pilot, "4 waiting")
-
-
-@pytest.mark.parametrize("screen", ["1", "6"])
-async def test_the_time_left_passes_on_the_screen_without_a_message(screen: str) -> None:
+async def test_the_time_left_passes_on_the_screen_without_a_message() -> None:
     clock = FakeClock()
     session = FakeSession(busy_store(clock))
     async with console_app(session).run_test(size=SIZE) as pilot:
-        await pilot.press(screen)
         await wait_for_text(pilot, "3:21")
         clock.at += 12
         await wait_for_text(pilot, "3:09")
+        await pilot.press("6")
+        await wait_for_text(pilot, "Runs", "3:09")
+        clock.at += 12
+        await wait_for_text(pilot, "2:57")
 
 
 def test_a_wait_for_a_server_passes_between_two_reports() -> None:
@@ -171,70 +179,21 @@ def test_a_battery_has_the_workers_of_all_its_batches() -> None:
     assert RunRows(tree, store).line(0, 300)[10].text == "5 workers, 1 starting, 1 lost"
 
 
-async def test_the_detail_line_says_why_a_run_was_interrupted() -> None:
+async def test_a_waiting_run_moves_past_whole_batteries_and_an_interrupted_one_says_why_and_resumes() -> None:
     session = mixed_session()
     app = console_app(session)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("6")
         await wait_for_text(pilot, "battery of 2")
+        for row, key, n, to in ((2, "up", 3, 1), (2, "down", 3, 2), (1, "down", 2, 2), (1, "up", 2, 0)):
+            session.fake_control.moves.clear()
+            await pilot.press("g", *["j"] * row, f"shift+{key}")
+            moved = [(batch_id(n), to)]
+            await wait_until(pilot, lambda moved=moved: session.fake_control.moves == moved, "it")  # type: ignore[misc]
         await pilot.press("G")
         await wait_for_text(pilot, "interrupted: the server is gone")
         await pilot.press("space")
         await wait_until(pilot, lambda: session.fake_control.commands == [("resume", batch_id(4), None)], "the request")
-
-
-@pytest.mark.parametrize(
-    ("row", "key", "moved"),
-    [(2, "shift+up", (3, 1)), (2, "shift+down", (3, 2)), (1, "shift+down", (2, 2)), (1, "shift+up", (2, 0))],
-)
-async def test_a_waiting_run_moves_past_whole_batteries(row: int, key: str, moved: tuple[int, int]) -> None:
-    session = mixed_session()
-    app = console_app(session)
-    async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("6")
-        await wait_for_text(pilot, "battery of 2")
-        await pilot.press(*["j"] * row, key)
-        n, to = moved
-        await wait_until(pilot, lambda: session.fake_control.moves == [(batch_id(n), to)], "the request")
-
-
-async def test_a_double_click_opens_a_battery() -> None:
-    app = console_app(mixed_session())
-    async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("6")
-        await wait_for_text(pilot, "▸ battery")
-        await pilot.click("#runs", offset=(5, 1), times=2)
-        await wait_for_text(pilot, "▾ battery")
-
-
-async def test_without_runs_the_screen_is_empty_and_keys_do_nothing() -> None:
-    session = empty_session()
-    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
-        await pilot.press("6")
-        await wait_for_text(pilot, "Nothing has run yet.")
-        await pilot.press("enter", "x", "space", "a", "shift+up", *by_name("runs.cancel_all"))
-        await wait_for_text(pilot, "nothing runs or waits")
-        assert not session.fake_control.commands
-
-
-async def test_a_session_that_only_watches_refuses_control() -> None:
-    session = FakeSession(busy_store(), read_only="this session only watches")
-    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
-        await pilot.press("6")
-        await wait_for_text(pilot, "Wordle")
-        await pilot.press("x")
-        await wait_for_text(pilot, "this session only watches")
-        assert not session.fake_control.commands
-
-
-async def test_hostile_texts_are_made_safe() -> None:
-    session = FakeSession(hostile_store())
-    session.store.apply_events([live(started(0, env="\x1b[2J\u202e", agent="\x1b[31m"), progress())])
-    app = console_app(session)
-    async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("6")
-        await wait_for_text(pilot, "Runs", "⚠")
-        assert "\x1b" not in screen_text(app)
 
 
 def test_the_time_left_passes_between_two_reports_and_stands_still_while_paused() -> None:
@@ -265,21 +224,6 @@ def test_queue_items_set_the_order_and_never_bring_back_what_has_started() -> No
     rows = RunRows(tree, store)
     assert [rows.line(index, 200)[1].text for index in range(3)] == ["▶ running", "… queued #1", "… queued #2"]
     assert [rows.row_of(rows.key(index)) for index in range(3)] == [0, 1, 2]
-
-
-async def test_waiting_runs_are_paused_and_resumed() -> None:
-    session = mixed_session()
-    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
-        await pilot.press("6")
-        await wait_for_text(pilot, "battery of 2", "Runs · 4 runs of 5 batches")
-        await pilot.press("j", "space")
-        await wait_until(pilot, lambda: session.fake_control.commands == [("pause", batch_id(2), None)], "the request")
-        session.store.apply_events([live(queue_item(2, 3, held=(2,)))])
-        await wait_for_text(pilot, "‖ queued #1", "paused: it does not start before it is resumed")
-        await pilot.press("space")
-        await wait_until(pilot, lambda: session.fake_control.commands[1:] == [("resume", batch_id(2), None)], "resume")
-        await pilot.press("enter")
-        await wait_for_text(pilot, "this run has no episode yet")
 
 
 def test_a_long_queue_keeps_what_runs_and_names_the_number_of_all_that_wait() -> None:
@@ -361,41 +305,51 @@ def test_the_rate_is_that_of_the_time_left_and_of_the_whole_run_once_it_has_ende
     assert episodes_per_minute(batch) == 2.5
 
 
-@pytest.mark.parametrize(
-    ("keys", "command", "text"),
-    [
-        ((*by_name("runs.cancel_all"), "y"), "cancel", "all cancelled"),
-        (by_name("runs.pause_all"), "pause", "all paused after this step; 3 batches waiting"),
-    ],
-)
-async def test_a_command_for_all_reaches_what_is_not_listed(keys: tuple[str, ...], command: str, text: str) -> None:
+async def test_a_waiting_run_and_all_with_those_that_are_not_listed_are_paused_resumed_and_cancelled() -> None:
     session = mixed_session()
+    commands = session.fake_control.commands
     async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
         await pilot.press("6")
-        await wait_for_text(pilot, "battery of 2")
-        await pilot.press(*keys)
-        await wait_for_text(pilot, text)
-        assert session.fake_control.commands == [(command, None, None)]
-
-
-async def test_pausing_all_of_an_idle_node_resumes_nothing() -> None:
-    session = ended_session()
-    session.store.apply_list(node_list(batch_state(6, "interrupted", n_done=1)))
-    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
-        await pilot.press("6")
-        await wait_for_text(pilot, "interrupted")
+        await wait_for_text(pilot, "battery of 2", "Runs · 4 runs of 5 batches")
         await pilot.press(*by_name("runs.pause_all"))
-        await wait_for_text(pilot, "nothing runs or waits")
-        assert session.fake_control.commands == []
+        await wait_for_text(pilot, "all paused after this step; 3 batches waiting")
+        await pilot.press(*by_name("runs.cancel_all"), "y")
+        await wait_for_text(pilot, "all cancelled")
+        assert commands == [("pause", None, None), ("cancel", None, None)]
+        commands.clear()
+        await pilot.press("j", "space")
+        await wait_until(pilot, lambda: commands == [("pause", batch_id(2), None)], "the request")
+        session.store.apply_events([live(queue_item(2, 3, held=(2,)))])
+        await wait_for_text(pilot, "‖ queued #1", "paused: it does not start before it is resumed")
+        await pilot.press("space")
+        await wait_until(pilot, lambda: commands[1:] == [("resume", batch_id(2), None)], "resume")
+        await pilot.press("enter")
+        await wait_for_text(pilot, "this run has no episode yet")
 
 
-async def test_the_episodes_of_an_old_batch_are_listed_on_episodes() -> None:
-    session = mixed_session()
-    session.store.apply_list(node_list(batch_state(6, "completed", n_done=4)))
-    app = console_app(session)
-    async with app.run_test(size=SIZE) as pilot:
+async def test_without_runs_the_screen_is_empty_and_keys_do_nothing() -> None:
+    session = empty_session()
+    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
         await pilot.press("6")
-        await wait_for_text(pilot, "✓ completed")
-        await pilot.press("G", "enter")
-        await wait_until(pilot, lambda: type(app.screen).__name__ == "EpisodesScreen", "the list of episodes")
-        await wait_for_text(pilot, batch_id(6))
+        await wait_for_text(pilot, "Nothing has run yet.")
+        await pilot.press("enter", "x", "space", "a", "shift+up", *by_name("runs.cancel_all"))
+        await wait_for_text(pilot, "nothing runs or waits")
+        session.store.apply_list(node_list(batch_state(6, "interrupted", n_done=1)))
+        await wait_for_text(pilot, "interrupted")
+        pilot.app.clear_notifications()
+        await wait_for_no_text(pilot, "nothing runs or waits")
+        await pilot.press(*by_name("runs.pause_all"))  # resumes nothing
+        await wait_for_text(pilot, "nothing runs or waits")
+        assert not session.fake_control.commands
+
+
+async def test_a_session_that_only_watches_refuses_control_and_hostile_texts_are_made_safe() -> None:
+    session = FakeSession(hostile_store(), read_only="this session only watches")
+    session.store.apply_events([live(started(0, env="\x1b[2J\u202e", agent="\x1b[31m"), progress())])
+    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
+        await pilot.press("6")
+        await wait_for_text(pilot, "Runs", "⚠")
+        assert "\x1b" not in screen_text(pilot.app)
+        await pilot.press("x")
+        await wait_for_text(pilot, "this session only watches")
+        assert not session.fake_control.commands

@@ -15,9 +15,10 @@ from runner.events.control import AnnotateArgs
 from runner.store.notes import Notes
 from runner.types.notes import MAX_TAG_CHARS, Kind, Note, NoteChange
 from runner.util.clock import is_ulid, new_ulid
-from tests.support.console.fake_session import FakeSession, busy_session, files_session
+from tests.support.console.fake_session import FakeSession, busy_session
 from tests.support.console.pilot import (
     console_pilot,
+    filter_by,
     screen_text,
     wait_for_text,
     wait_for_widget_text,
@@ -42,26 +43,31 @@ def note(kind: Kind, text: str, step: int | None = None, author: str = "ada") ->
     return Note(id=new_ulid(), step=step, kind=kind, text=text, at=START, author=author)
 
 
-async def test_tags_are_shown_safely_and_found_by_the_filter() -> None:
+async def test_tags_are_shown_safely_found_by_the_filter_and_only_edited_ones_are_changed() -> None:
     session = tagged_session()
     async with console_pilot(session) as pilot:
         await pilot.press("2")
         await wait_for_widget_text(pilot, LIST, "#good #loop")
         assert "\x1b" not in widget_text(pilot, LIST)
-        await pilot.press("slash", *"#loop", "enter")
+        await pilot.press("space", "space")
+        await wait_for_widget_text(pilot, SUMMARY, "●2 selected")
+        await pilot.press("T")
+        await wait_for_text(pilot, "Tags and notes of 2 episodes")
+        await pilot.press(*"fresh", "enter", "enter")
+        await wait_for_text(pilot, "saved: Tags and notes of 2 episodes")
+        changes = session.fake_control.annotations
+        assert len({each.episode_id for each in changes}) == 2
+        assert all((each.add, each.remove) == (["fresh"], []) for each in changes)
+        await pilot.press("k", "space", "k", "space")  # nothing is selected
+        await filter_by(pilot, "#loop")
         await wait_for_widget_text(pilot, SUMMARY, "1 match")
         session.store.apply_tags({episode_id(1): ("loop",), episode_id(3): ("loop",)})
         await wait_for_widget_text(pilot, SUMMARY, "2 match")
         session.store.apply_tags({episode_id(1): ("good", "loop")})
         await wait_for_widget_text(pilot, SUMMARY, "1 match")
+        changes.clear()
+        session.fake_control.notes[episode_id(1)] = [note("tag", "good"), note("tag", "loop")]
         await pilot.press("enter")
-        await wait_for_widget_text(pilot, HEADING, "#good #loop")
-
-
-async def test_the_dialog_adds_and_removes_only_what_was_edited() -> None:
-    session = tagged_session()
-    async with console_pilot(session) as pilot:
-        await pilot.press("2", "slash", *"#loop", "enter", "enter")
         await wait_for_widget_text(pilot, HEADING, "#good #loop")
         await pilot.press("T")
         await wait_for_text(pilot, "Tags and notes of")
@@ -70,31 +76,19 @@ async def test_the_dialog_adds_and_removes_only_what_was_edited() -> None:
         session.fake_control.notes[episode_id(1)].append(note("tag", "from-another-console"))
         field.value = "loop, new  new "
         await pilot.press("enter", "enter")
-        await wait_until(pilot, lambda: bool(session.fake_control.annotations))
-        (args,) = session.fake_control.annotations
+        await wait_until(pilot, lambda: bool(changes))
+        (args,) = changes
         assert (args.episode_id, args.add, args.remove) == (episode_id(1), ["new"], ["good"])
         await wait_for_widget_text(pilot, HEADING, "#new")  # what the node has now
-
-
-async def test_tags_are_added_to_the_whole_selection() -> None:
-    session = tagged_session()
-    async with console_pilot(session) as pilot:
-        await pilot.press("2", "space", "space")
-        await wait_for_widget_text(pilot, SUMMARY, "●2 selected")
-        await pilot.press("T")
-        await wait_for_text(pilot, "Tags and notes of 2 episodes")
-        await pilot.press(*"new", "enter", "enter")
-        await wait_for_text(pilot, "saved: Tags and notes of 2 episodes")
-        changes = session.fake_control.annotations
-        assert len({each.episode_id for each in changes}) == 2
-        assert all((each.add, each.remove) == (["new"], []) for each in changes)
 
 
 async def test_a_note_on_a_step_is_written_shown_and_removed() -> None:
     session = tagged_session()
     notes = session.fake_control.notes
     async with console_pilot(session) as pilot:
-        await pilot.press("2", "slash", *"#loop", "enter", "enter")
+        await pilot.press("2")
+        await filter_by(pilot, "#loop")
+        await pilot.press("enter")
         await wait_for_widget_text(pilot, HEADING, "#good #loop")
         await pilot.press("j", "i")
         await wait_for_text(pilot, "Tags and notes of step 1 of Wordle")
@@ -123,7 +117,9 @@ async def test_a_note_on_a_step_is_written_shown_and_removed() -> None:
 async def test_notes_of_another_console_appear_and_hostile_ones_are_harmless() -> None:
     session = tagged_session()
     async with console_pilot(session) as pilot:
-        await pilot.press("2", "slash", *"#loop", "enter", "enter")
+        await pilot.press("2")
+        await filter_by(pilot, "#loop")
+        await pilot.press("enter")
         await wait_for_widget_text(pilot, HEADING, "#good #loop")
         session.fake_control.notes[episode_id(1)] += [
             note("note", HOSTILE, 0, author=HOSTILE),
@@ -181,16 +177,6 @@ async def test_a_refused_change_keeps_the_dialog_and_its_text() -> None:
         await pilot.press("enter", "enter")  # nothing has changed
         await wait_for_widget_text(pilot, SUMMARY, "episodes")
     assert session.fake_control.annotations == []
-
-
-async def test_opened_files_have_no_tags_to_edit() -> None:
-    session = files_session(3)
-    async with console_pilot(session) as pilot:
-        await pilot.press("2")
-        await wait_for_widget_text(pilot, SUMMARY, "3 episodes")
-        await pilot.press("T")
-        await wait_for_text(pilot, "nothing can be started")
-        assert type(pilot.app.screen).__name__ == "EpisodesScreen"
 
 
 def test_typed_words_and_stored_tags() -> None:

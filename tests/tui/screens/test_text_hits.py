@@ -11,7 +11,7 @@ from agentgym_tui.app import Console
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.sessions.session import FileSession
 from agentgym_tui.widgets.transcript import Transcript
-from tests.support.console.pilot import screen_text, wait_for_widget_text, wait_until, widget_text
+from tests.support.console.pilot import filter_by, screen_text, wait_for_widget_text, wait_until, widget_text
 from tests.support.console.samples import HOSTILE
 from tests.tui.screens.test_compare import record
 
@@ -30,13 +30,6 @@ def ids(tmp_path: Path) -> list[str]:
     return [record(tmp_path, *steps).episode_id for steps in played][::-1]
 
 
-async def search(pilot: Pilot[None], query: str) -> None:
-    await pilot.press("2")
-    await wait_for_widget_text(pilot, SUMMARY, "3 episodes")
-    await pilot.press("slash", *query, "enter")
-    await wait_for_widget_text(pilot, SUMMARY, f"2 match {query}")
-
-
 def line_under_cursor(pilot: Pilot[None]) -> str:
     transcript = pilot.app.screen.query_one("#transcript", Transcript)
     if transcript.cursor >= len(transcript.source):
@@ -52,10 +45,12 @@ def marked_texts(view: Transcript) -> list[str]:
     return [text for text, background in parts if background != line]
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_found_lines_are_listed_and_gone_through(tmp_path: Path, ids: list[str], size: tuple[int, int]) -> None:
-    async with Console(FileSession([tmp_path])).run_test(size=size, notifications=True) as pilot:
-        await search(pilot, "text:door")
+async def test_found_lines_are_listed_and_gone_through(tmp_path: Path, ids: list[str]) -> None:
+    async with Console(FileSession([tmp_path])).run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("2")
+        await wait_for_widget_text(pilot, SUMMARY, "3 episodes")
+        await filter_by(pilot, "text:door")
+        await wait_for_widget_text(pilot, SUMMARY, "2 match text:door")
         await pilot.press("L")
         await wait_for_widget_text(pilot, SUMMARY, "3 lines", "2 episodes read", "3 passages")
         await wait_for_widget_text(pilot, HITS, "a blue door", "open the door", "a red door")
@@ -73,12 +68,8 @@ async def test_found_lines_are_listed_and_gone_through(tmp_path: Path, ids: list
         await wait_until(pilot, lambda: line_under_cursor(pilot) == "open the door", "the line before")
         await pilot.press("escape", "escape")
         await wait_for_widget_text(pilot, SUMMARY, "2 match text:door")
-
-
-async def test_an_episode_of_a_search_opens_at_its_first_line(tmp_path: Path, ids: list[str]) -> None:
-    async with Console(FileSession([tmp_path])).run_test(size=(120, 40), notifications=True) as pilot:
-        await search(pilot, "text:door")
-        await pilot.press("j", "enter")
+        await pilot.resize_terminal(120, 40)
+        await pilot.press("G", "enter")
         await wait_until(pilot, lambda: line_under_cursor(pilot).startswith("a red door"), "its line")
         found = pilot.app.screen.query_one("#transcript", Transcript)
         assert marked_texts(found) == ["door"]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from agentgym_tui.presenters.cells import Cell, FixedLines
 from agentgym_tui.presenters.transcript import FOLDS, MAX_TEXT, OBSERVATION_TITLE, StepBlocks, step_to_jump, text_block
@@ -32,7 +33,7 @@ from tests.support.console.pilot import (
     widget_text,
 )
 from tests.support.console.samples import HOSTILE, episode, episode_id, live, span, step, timestep
-from tests.tui.screens.test_episode import episode_pilot, session_with_episode
+from tests.tui.screens.test_episode import episode_pilot, session_with_episode, show_episode
 
 WHOLE, STEPS = "#whole", "#steps"
 
@@ -46,6 +47,13 @@ def played() -> Episode:
     fields[4] |= {"reward": 0.5, "endpoint": "lab", "warnings": ("gateway: 503",)}
     fields[7] |= {"reward": 1.0, "done": True}
     return episode(1, steps=[step(index, **each) for index, each in enumerate(fields)])
+
+
+async def search(pilot: Pilot[None], words: str) -> None:
+    await pilot.press("slash")
+    assert isinstance(pilot.app.focused, Input)
+    pilot.app.focused.value = words
+    await pilot.press("enter")
 
 
 def selected_step(pilot: Pilot[None]) -> str:
@@ -104,11 +112,19 @@ def test_jumps_find_rewards_errors_and_invalid_actions() -> None:
     assert step_to_jump(failed, "error", 0, 1) == 1
 
 
-async def test_the_whole_episode_goes_to_the_selected_step_and_jumps_start_at_what_it_shows() -> None:
+async def test_the_whole_episode_goes_to_the_selected_step_jumps_and_copies_from_what_it_shows() -> None:
     async with episode_pilot(session_with_episode(played()), size=(80, 24)) as pilot:
+        await wait_for_widget_text(pilot, "KeyBar", "Back", "Next")
         await pilot.press("f")
         await wait_for_widget_text(pilot, WHOLE, "step 0", "the rules")
-        await pilot.press("right_square_bracket")
+        await wait_for_widget_text(pilot, "KeyBar", "Back", ") Step", "} Reward", "] Error", "* Invalid")
+        await pilot.press("right_parenthesis", "y")
+        await wait_until(pilot, lambda: pilot.app.clipboard.startswith("■ step 1"), "the step")
+        assert "observation 2" in pilot.app.clipboard and "step 2" not in pilot.app.clipboard
+        await pilot.press("j", "j", "y")
+        await wait_until(pilot, lambda: pilot.app.clipboard.startswith("■ action"), "the message")
+        assert pilot.app.clipboard.count("■") == 1
+        await pilot.press("g", "right_square_bracket")
         await wait_until(pilot, lambda: widget_text(pilot, WHOLE).lstrip("▎ ").startswith("■ step 4 · reward 0.5"))
         assert selected_step(pilot) == "4"
         await pilot.press("right_curly_bracket", "right_curly_bracket")
@@ -119,6 +135,8 @@ async def test_the_whole_episode_goes_to_the_selected_step_and_jumps_start_at_wh
         await wait_until(pilot, lambda: selected_step(pilot) == "2")
         await pilot.press("S")
         await wait_for_text(pilot, "folded: system")
+        await pilot.press("t")
+        await wait_until(pilot, lambda: "Reward" not in widget_text(pilot, "KeyBar"))
 
 
 def test_hidden_blocks_are_left_out_and_the_headings_of_steps_stay() -> None:
@@ -147,85 +165,51 @@ async def test_a_key_folds_then_hides_then_shows_a_kind_and_only_what_is_there_i
         await wait_until(pilot, lambda: "folded" not in screen_text(pilot.app))
 
 
-async def test_the_key_bar_names_the_keys_that_jump_where_all_steps_are_shown() -> None:
-    async with episode_pilot(session_with_episode(played()), size=(80, 24)) as pilot:
-        await wait_for_widget_text(pilot, "KeyBar", "Back", "Next")
-        await pilot.press("f")
-        await wait_for_widget_text(pilot, "KeyBar", "Back", ") Step", "} Reward", "] Error", "* Invalid")
-        await pilot.press("t")
-        await wait_until(pilot, lambda: "Reward" not in widget_text(pilot, "KeyBar"))
-
-
-async def test_a_search_goes_through_all_steps_and_unfolds_what_has_the_words() -> None:
-    async with episode_pilot(session_with_episode(played()), size=(120, 40)) as pilot:
+async def test_a_search_goes_through_all_steps_unfolds_what_has_the_words_and_goes_on_in_the_file() -> None:
+    data = b'{"schema": 1, "note": "Locked door guess", "b": ["door"]}'
+    async with episode_pilot(session_with_episode(played(), data), size=(120, 40)) as pilot:
         await pilot.press("V")
         await wait_for_text(pilot, "folded: observations")
-        await pilot.press("slash", *"observation 5")
-        await pilot.press("enter")
+        await search(pilot, "observation 5")
         await wait_for_text(pilot, "/observation 5", "1 of 1", "n next")
         await wait_for_widget_text(pilot, WHOLE, "observation 5")
         await pilot.press("escape")
         await wait_until(pilot, lambda: "/observation 5" not in screen_text(pilot.app))
         assert isinstance(pilot.app.screen, EpisodeScreen)
-        await pilot.press("slash", *"guess")
-        await pilot.press("enter")
+        await search(pilot, "guess")
         await wait_for_text(pilot, "/guess", "1 of ")
         await pilot.press("n", "n", "N")
         await wait_for_text(pilot, "2 of ")
         await pilot.press("n", "d")
-        await wait_for_widget_text(pilot, "#json", "schema")
-        await wait_for_text(pilot, "no line has this")
-        await pilot.press("escape", "n")
-        await wait_until(pilot, lambda: "last episode" in toast_text(pilot))
-
-
-async def test_a_search_in_the_file_marks_the_words() -> None:
-    data = b'{"schema": 1, "note": "Locked door", "b": ["door"]}'
-    async with episode_pilot(session_with_episode(played(), data)) as pilot:
-        await pilot.press("d")
         await wait_for_widget_text(pilot, "#json", "Locked door")
-        await pilot.press("slash", *"door")
-        await pilot.press("enter")
-        await wait_for_text(pilot, "1 of 2")
-        await pilot.press("slash", *"key", "enter")  # in place of the words that are there
-        await wait_for_text(pilot, "no line has this")
-
-
-async def test_the_search_that_ends_in_another_view_marks_nothing_in_any_view() -> None:
-    async with episode_pilot(session_with_episode(played(), b'{"note": "observation"}')) as pilot:
-        await pilot.press("slash", *"observation", "enter")
-        await wait_for_text(pilot, "/observation", "1 of ")
-        await pilot.press("d")
         await wait_for_text(pilot, "1 of 1")
         views = [pilot.app.screen.query_one(id, LineList) for id in (WHOLE, "#json")]
         assert all(view.found is not None for view in views)
-        await pilot.press("escape")
+        await pilot.press("escape")  # nothing is marked in any view
         await wait_until(pilot, lambda: [view.found for view in views] == [None, None])
-
-
-async def test_a_match_beyond_the_right_edge_is_scrolled_to_and_back() -> None:
-    note = "x " * 300 + "Locked door"
-    data = json.dumps({"door": 1, "note": note}).encode()
-    async with episode_pilot(session_with_episode(played(), data), size=(80, 24)) as pilot:
-        await pilot.press("d")
-        await wait_for_widget_text(pilot, "#json", "note")
-        assert "Locked" not in widget_text(pilot, "#json")
-        await pilot.press("slash", *"door", "enter")
+        await search(pilot, "door")
         await wait_for_text(pilot, "1 of 2")
-        await wait_for_widget_text(pilot, "#json", '"door": 1')
-        await pilot.press("n")
-        await wait_for_widget_text(pilot, "#json", "Locked door")
-        await pilot.press("n")
-        await wait_for_widget_text(pilot, "#json", '"door": 1')
+        await search(pilot, "key")  # in place of the words that are there
+        await wait_for_text(pilot, "no line has this")
+        await search(pilot, "[red")
+        await wait_for_text(pilot, "/[red")
+        await pilot.press("escape", "n")
+        await wait_until(pilot, lambda: "last episode" in toast_text(pilot))
+        of = episode(1, steps=[step(0, chats=[[user(HOSTILE)]])])
+        await show_episode(pilot, session_with_episode(of))
+        await search(pilot, "[red")
+        await wait_for_text(pilot, "/[red")
+        assert not has_unsafe_chars(screen_text(pilot.app))
 
 
 async def test_n_goes_through_all_words_of_a_line_that_is_wider_than_the_view() -> None:
     places = ["first door", "second door", "third door"]
-    data = json.dumps({"note": (" x" * 150).join(places), "z": "last door"}).encode()
+    data = json.dumps({"note": (" x" * 150).join(places), "z": "last door", "w": "x" * 5_000 + " the end"}).encode()
     async with episode_pilot(session_with_episode(played(), data), size=(80, 24)) as pilot:
         await pilot.press("d")
         await wait_for_widget_text(pilot, "#json", "note")
-        await pilot.press("slash", *"door", "enter")
+        assert "second" not in widget_text(pilot, "#json")
+        await search(pilot, "door")
         await wait_for_text(pilot, "1 of 4")
         for key, number, text in (
             *(("n", 2, "second"), ("n", 3, "third"), ("n", 4, "last"), ("n", 1, "first")),
@@ -234,6 +218,9 @@ async def test_n_goes_through_all_words_of_a_line_that_is_wider_than_the_view() 
             await pilot.press(key)
             await wait_for_text(pilot, f"{number} of 4")
             await wait_for_widget_text(pilot, "#json", f"{text} door")
+        await search(pilot, "the end")
+        await wait_for_text(pilot, "1 of 1")
+        await wait_for_widget_text(pilot, "#json", "the end")
 
 
 def long_episode() -> Episode:
@@ -265,8 +252,8 @@ async def test_jumps_folds_and_searches_reach_steps_that_are_not_shown_yet() -> 
     async with episode_pilot(session_with_episode(long_episode()), size=(80, 24)) as pilot:
         await pilot.press("f", "right_curly_bracket")
         await wait_until(pilot, lambda: first_row(pilot).startswith("■ step 900"))
-    async with episode_pilot(session_with_episode(long_episode()), size=(80, 24)) as pilot:
-        await pilot.press("slash", *"observation 987", "enter")
+        await show_episode(pilot, session_with_episode(long_episode()))
+        await search(pilot, "observation 987")
         await wait_for_text(pilot, "1 of 1")
         await wait_for_widget_text(pilot, WHOLE, "observation 987")
         await pilot.press("V")
@@ -301,14 +288,6 @@ async def test_a_search_in_the_trace_finds_attributes_and_shows_them() -> None:
         await wait_until(pilot, lambda: "task_id" not in widget_text(pilot, "#trace"))
         await pilot.press("n")
         await wait_for_widget_text(pilot, "#trace", "task_id: Maze/locked door")
-
-
-async def test_hostile_words_and_texts_are_safe() -> None:
-    of = episode(1, steps=[step(0, chats=[[user(HOSTILE)]])])
-    async with episode_pilot(session_with_episode(of)) as pilot:
-        await pilot.press("slash", *"[red", "enter")
-        await wait_for_text(pilot, "/[red")
-        assert not has_unsafe_chars(screen_text(pilot.app))
 
 
 @given(st.text(max_size=20), st.lists(st.text(max_size=20), max_size=5))
@@ -379,28 +358,6 @@ def test_words_across_the_place_where_a_text_is_cut_are_found() -> None:
 def test_a_text_that_is_cut_says_where_the_rest_is() -> None:
     for text in ("x" * (MAX_TEXT + 1), "\n" * (MAX_TEXT_LINES + 1)):
         assert "see the JSON" in text_block("observation", OBSERVATION_TITLE, text).lines[-1]
-
-
-async def test_a_long_line_of_the_file_is_shown_and_searched_to_its_end() -> None:
-    data = json.dumps({"note": "x" * 5_000 + " the end of the line"}).encode()
-    async with episode_pilot(session_with_episode(played(), data)) as pilot:
-        await pilot.press("d")
-        await wait_for_widget_text(pilot, "#json", "note")
-        await pilot.press("slash", *"end of the line", "enter")
-        await wait_for_text(pilot, "1 of 1")
-        await wait_for_widget_text(pilot, "#json", "the end of the line")
-
-
-async def test_y_copies_the_message_at_the_cursor_or_the_step_of_a_heading() -> None:
-    async with episode_pilot(session_with_episode(played()), size=(80, 24)) as pilot:
-        await pilot.press("f")
-        await wait_for_widget_text(pilot, WHOLE, "step 0", "the rules")
-        await pilot.press("right_parenthesis", "y")
-        await wait_until(pilot, lambda: pilot.app.clipboard.startswith("■ step 1"), "the step")
-        assert "observation 2" in pilot.app.clipboard and "step 2" not in pilot.app.clipboard
-        await pilot.press("j", "j", "y")
-        await wait_until(pilot, lambda: pilot.app.clipboard.startswith("■ action"), "the message")
-        assert pilot.app.clipboard.count("■") == 1
 
 
 async def test_dragging_the_mouse_copies_what_it_selects_once_and_a_click_ends_the_selection() -> None:
