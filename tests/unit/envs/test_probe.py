@@ -55,15 +55,6 @@ def test_a_server_with_a_token_requires_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "greeting"),
-    [("Maze", "This is environment lmrl-gym."), ("SQLGym", "ok"), ("BabyAI", "This is environment BabyAI.")],
-)
-def test_agentgym_servers_are_identified_by_their_greeting(rude_server: RudeServer, env: str, greeting: str) -> None:
-    state = probe_replies(rude_server, {"/": json_response(greeting)}, env)
-    assert (state.status, state.identity and state.identity.kind, state.open) == ("up", "agentgym", None)
-
-
-@pytest.mark.parametrize(
     ("reply", "shown"),
     [
         (json_response("This is environment BabyAI."), 'HTTP 200: "This is environment BabyAI."'),
