@@ -15,6 +15,7 @@ from runner.config import EnvironmentEntry
 from runner.envs.http.server import BUSY, MAX_RESPONSE_BYTES, NOT_LISTENING, ServerAddress, ServerState, probe_servers
 from runner.envs.placement import server_address
 from runner.util.display_text import one_line
+from tests.support.examples import examples
 from tests.support.rude_env_server import Handler, ReceivedRequest, RudeServer, http_response, json_response
 from tests.support.serving import serve_environments
 
@@ -221,7 +222,7 @@ def test_all_servers_are_probed_in_parallel(rude_server: RudeServer) -> None:
     assert [state.status for state in states.values()] == ["up"] * 4
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(reply=st.one_of(st.binary(max_size=200), st.text(max_size=60).map(lambda text: http_response(json.dumps(text)))))
 def test_any_reply_yields_a_state(rude_server: RudeServer, reply: bytes) -> None:
     state = probe_replies(rude_server, {"/": reply})
