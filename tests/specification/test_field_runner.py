@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.config import Profile, load_profile
+from runner.config import NatsSettings, Profile, load_profile
+from runner.config.profile import Hardware
 from runner.events import subjects
 from runner.events.durable import DURABLE_TYPES
 
@@ -23,7 +24,9 @@ def test_the_limits_and_models_are_those_of_the_page(profile: Profile) -> None:
     assert (profile.episode.max_rounds, profile.episode.concurrent) == (15, 1)
     assert (profile.agent.model, profile.agent.local_fallback) == ("qwen35_9b", "qwen3:8b")
     assert profile.agent.api_endpoint == "http://localhost:3030/v1/chat/completions"
-    assert profile.hardware.vram_gb == 16
+    assert profile.hardware == Hardware(gpu="RTX 4090 Laptop", vram_gb=16, ram_gb=64)
+    assert profile.metrics == ("score", "success_rate", "avg_rounds", "completion_time_sec", "token_count")
+    assert (profile.agent.mode, profile.nats, profile.tracing) == ("api", NatsSettings(), "full")
 
 
 def test_the_environments_are_those_of_the_reference_table(profile: Profile) -> None:
@@ -41,6 +44,7 @@ def test_the_environments_are_those_of_the_reference_table(profile: Profile) -> 
         ("SQLGym", "moderate", 36006, "SQLite"),
         ("WebShop", "moderate", 36007, "Web scraper"),
     }
+    assert all(f"--port {entry.port}" in (entry.server_cmd or "") for _, entry in profile.tiered_entries())
     assert all(entry.ram for tier in ("lightweight", "moderate") for entry in profile.tier(tier))
     skipped = {entry.name: entry.reason for entry in profile.environments.skip}
     assert skipped.keys() == {"WebArena", "SciWorld"}

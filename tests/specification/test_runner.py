@@ -220,6 +220,7 @@ async def test_a_failed_reset_returns_an_empty_trajectory_without_id_and_return_
         trajectory.timesteps == [] and trajectory.error_info is not None and "reset broke" in str(trajectory.error_info)
     )
     assert (trajectory.episode_id, trajectory.trace_last_response_flow_id) == (None, None)
+    assert (trajectory.outcome, trajectory.error_info.type) == (Outcome.ERROR, "RuntimeError")
     assert CALLS == ["reset", "cleanup"]
     assert [flow.phase for flow in spans.flows] == ["end"]
     attributes = spans.spans[-1].attributes
@@ -232,6 +233,7 @@ async def test_an_error_ends_the_episode_with_the_timesteps_so_far(failing: str,
     spans = record(runner)
     trajectory = await runner.play_episode({})
     assert trajectory.error_info is not None and trajectory.error_info.message == f"{failing} broke"
+    assert "test_runner.py" in trajectory.error_info.traceback
     assert (len(trajectory.timesteps), trajectory.episode_id) == (played, "its id")
     assert CALLS[-2:] == ["cleanup", "get_episode_id"]
     attributes = spans.spans[-1].attributes
@@ -264,7 +266,7 @@ async def test_only_an_are_environment_with_details_gives_an_evaluated_trajector
     assert type(evaluated) is AREEvaluatedTrajectory and evaluated.are_evaluation == {"score": 1}
     assert CALLS[-3:] == ["cleanup", "get_episode_id", "get_evaluation_details"]
     assert (evaluated.episode_id, len(evaluated.timesteps)) == ("its id", 2)
-    assert type(await build("AREEnvironment").play_episode({})) is Trajectory
+    assert type(await build("AREEnvironment").play_episode({})) is Trajectory and not caplog.text
     with caplog.at_level(logging.WARNING):
         failed = await build("AREEnvironment", failing="get_evaluation_details").play_episode({})
     assert type(failed) is Trajectory and failed.error_info is None and "get_evaluation_details broke" in caplog.text

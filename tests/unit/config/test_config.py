@@ -55,33 +55,6 @@ def test_an_empty_fallback_model_means_none(tmp_path: Path, value: str) -> None:
     assert agent.endpoint_names == ("gateway",)
 
 
-def test_the_default_profile_has_the_values_of_field_runners(tmp_path: Path) -> None:
-    profile = load_profile(None, environ={}, cwd=tmp_path)
-    assert profile.id == "field-runner-4090"
-    assert profile.hardware == Hardware(gpu="RTX 4090 Laptop", vram_gb=16, ram_gb=64)
-    assert profile.episode == runner.config.EpisodeSettings(max_duration_sec=300, max_rounds=15, concurrent=1)
-    assert profile.agent == runner.config.AgentSettings(
-        mode="api",
-        api_endpoint="http://localhost:3030/v1/chat/completions",
-        model="qwen35_9b",
-        local_fallback="qwen3:8b",
-    )
-    assert [(tier, entry.name, entry.port) for tier, entry in profile.tiered_entries()] == [
-        ("lightweight", "BabyAI", 36001),
-        ("lightweight", "TextCraft", 36002),
-        ("lightweight", "Maze", 36003),
-        ("lightweight", "Wordle", 36004),
-        ("moderate", "ALFWorld", 36005),
-        ("moderate", "SQLGym", 36006),
-        ("moderate", "WebShop", 36007),
-    ]
-    assert all(f"--port {entry.port}" in (entry.server_cmd or "") for _, entry in profile.tiered_entries())
-    assert [entry.name for entry in profile.environments.skip] == ["WebArena", "SciWorld"]
-    assert profile.metrics == ("score", "success_rate", "avg_rounds", "completion_time_sec", "token_count")
-    assert profile.nats == runner.config.NatsSettings()
-    assert profile.tracing == "full"
-
-
 def test_all_shipped_profiles_load(tmp_path: Path) -> None:
     names = [Path(file.name).stem for file in package_resource("configs").iterdir() if file.name.endswith(".yaml")]
     assert "field-runner-4090" in names
@@ -167,7 +140,6 @@ BAD_VALUES = [
     ("environments: {lightweight: [{name: ''}]}", "environments.lightweight[0].name", "Expected `str` of length >= 1"),
     ("episode: {max_rounds: 0}", "episode.max_rounds", "Expected `int` >= 1"),
     ("episode: {max_rounds: 1000001}", "episode.max_rounds", "Expected `int` <= 1000000"),
-    ("episode: {max_rounds: -3}", "episode.max_rounds", ">= 1"),
     ("episode: {max_rounds: 2.5}", "episode.max_rounds", "Expected `int`, got `float`"),
     ("episode: {max_rounds: true}", "episode.max_rounds", "Expected `int`, got `bool`"),
     ("episode: {max_rounds: '15'}", "episode.max_rounds", "Expected `int`, got `str`"),
@@ -185,28 +157,22 @@ BAD_VALUES = [
         "got `str`",
     ),
     ("episode: {max_duration_sec: .nan}", "episode.max_duration_sec", "got `str`"),
-    ("episode: {max_duration_sec: .inf}", "episode.max_duration_sec", "got `str`"),
     ("episode: {max_duration_sec: 1e999}", "episode.max_duration_sec", "got `str`"),
-    ("episode: {max_duration_sec: true}", "episode.max_duration_sec", "got `bool`"),
     ("hardware: {ram_gb: -1}", "hardware.ram_gb", "Expected `float` >= 0"),
     ("hardware: {node: 'a b'}", "hardware.node", "1 to 64 letters, digits, _ and -"),
     ('hardware: {node: "a\\n"}', "hardware.node", "Expected a name of 1 to 64"),
     ("environments: {moderate: [{name: a, port: 0}]}", "environments.moderate[0].port", "Expected `int` >= 1"),
     ("environments: {moderate: [{name: a, port: 65536}]}", "environments.moderate[0].port", "Expected `int` <= 65535"),
-    ("environments: {moderate: [{name: a, timeout_sec: 0}]}", "environments.moderate[0].timeout_sec", "> 0"),
     ("environments: {moderate: [{name: a, autostart: yes}]}", "environments.moderate[0].autostart", "Expected `bool`"),
     (
         "environments: {moderate: [{name: a, transport: tcp}]}",
         "environments.moderate[0].transport",
         "unknown value; known: auto, embedded, http",
     ),
-    ("environments: {moderate: [{name: a, deps: x}]}", "environments.moderate[0].deps", "Expected `array`"),
     ("environments: {moderate: [{name: a, base_url: 'h:1'}]}", "environments.moderate[0].base_url", "http://"),
     ("environments: {moderate: [{name: a, base_url: 'http://h:99999'}]}", "environments.moderate[0].base_url", "URL"),
     ("agent: {api_endpoint: 'file:///etc/passwd'}", "agent.api_endpoint", "expected an http:// or https:// URL"),
-    ("agent: {endpoints: [{url: 'http://'}]}", "agent.endpoints[0].url", "URL"),
     ("agent: {endpoints: [{name: x}]}", "agent.endpoints[0]", "missing required field `url`"),
-    ("agent: {timeout_sec: 0}", "agent.timeout_sec", "Expected `float` > 0"),
     ("agent: {idle_timeout_sec: null}", "agent.idle_timeout_sec", "Expected `float`, got `null`"),
     ("agent: {first_token_timeout_sec: -1}", "agent.first_token_timeout_sec", "Expected `float` > 0"),
     ("agent: {mode: remote}", "agent.mode", "unknown value; known: "),
@@ -226,15 +192,12 @@ BAD_VALUES = [
     ("agent: {rate_limits: {far: {}}}", "agent.rate_limits.far", "known endpoints: gateway, ollama"),
     ("nats: {eval_batch: 'a.*'}", "nats.eval_batch", "Expected a NATS subject"),
     ("nats: {eval_batch: 'a..b'}", "nats.eval_batch", "Expected a NATS subject"),
-    ("nats: {field_status: 'a b'}", "nats.field_status", "Expected a NATS subject"),
     ("nats: {episode_completed: '>'}", "nats.episode_completed", "Expected a NATS subject"),
     ("nats: {url: 'http://h'}", "nats.url", "nats://"),
-    ("nats: {url: 'ws://h'}", "nats.url", "expected nats:// or tls:// URLs"),
     ("nats: {monitor_url: 'nats://h'}", "nats.monitor_url", "http://"),
     ("nats: {streams: {name: X}}", "nats.streams.name", "unknown key"),
     ("nats: {streams: {events: {max_bytes: 1000}}}", "nats.streams.events.max_bytes", "Expected `int` >= 1048576"),
     ("nats: {streams: {events: {max_bytes: 4294967297}}}", "nats.streams.events.max_bytes", "<= 4294967296"),
-    ("nats: {streams: {events: {max_bytes: 1 GiB}}}", "nats.streams.events.max_bytes", "got `str`"),
     ("nats: {streams: {events: {max_age_sec: 0}}}", "nats.streams.events.max_age_sec", "Expected `float` >= 1"),
     (
         "nats: {streams: {events: {max_age_sec: 60}}}",

@@ -3,14 +3,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from runner.envs.alfworld import ALFWorld
 from runner.envs.alfworld.engine import HELP, NOTHING_HAPPENS
 from runner.errors import EnvironmentFault
-from runner.testing import HOSTILE_TEXTS, check_env
-from runner.types import Action, InvalidAction, Mode, ToolCall
+from runner.types import Action, Mode
 
 MODES: tuple[Mode, ...] = ("strict", "compat")
 TASK = 3
@@ -66,6 +63,7 @@ def test_an_episode_runs_from_reset_to_the_goal() -> None:
 def test_admissible_actions_follow_the_state() -> None:
     env = start_env()
     assert non_move_actions(env) == ["help", "inventory", "look"]
+    assert step_texts(env, "help")[0] == HELP
     step_texts(env, "go to microwave 1")
     assert non_move_actions(env) == ["examine microwave 1", "help", "inventory", "look", "open microwave 1"]
     assert "go to microwave 1" not in env.admissible_actions()
@@ -77,16 +75,16 @@ def test_admissible_actions_follow_the_state() -> None:
     assert non_move_actions(env) == [*holding, "inventory", "look", "move apple 1 to microwave 1"]
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "text",
     ["", "dance", "look at it", "Look", "go to moon 1", "open fridge 1", "take apple 1 from fridge 1", "examine"],
 )
-def test_an_inapplicable_action_changes_nothing(text: str, mode: Mode) -> None:
-    env = start_env(mode)
-    before = env.admissible_actions()
-    assert step_texts(env, text) == (NOTHING_HAPPENS, 0.0, False)
-    assert env.admissible_actions() == before
+def test_an_inapplicable_action_changes_nothing(text: str) -> None:
+    for mode in MODES:
+        env = start_env(mode)
+        before = env.admissible_actions()
+        assert step_texts(env, text) == (NOTHING_HAPPENS, 0.0, False)
+        assert env.admissible_actions() == before
 
 
 @pytest.mark.parametrize(
@@ -125,10 +123,6 @@ def test_compat_uses_agentgyms_wording() -> None:
     assert step_texts(env, "go to garbagecan 1", last) == ("You put the apple 1 in/on the garbagecan 1.", 1.0, True)
 
 
-def test_only_strict_mode_has_a_help_command() -> None:
-    assert step_texts(start_env(), "help")[0] == HELP
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_the_fiftieth_step_truncates_the_episode(mode: Mode) -> None:
     env = start_env(mode)
@@ -151,74 +145,9 @@ def test_task_type_and_data_label_are_set() -> None:
     assert (ALFWorld.data_label, env.data_label, env.packages) == ("local scenes", "local scenes", ())
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_tool_call_has_the_same_effect_as_its_text(mode: Mode) -> None:
-    by_text, by_call = start_env(mode), start_env(mode)
-    for text in ("look", "inventory", "dance", *STEPS):
-        parsed = by_call.parse(text)
-        calls = parsed.tool_calls if isinstance(parsed, Action) else []
-        chat, reward, done = by_call.step(Action(text=text, tool_calls=calls))
-        assert (by_call.observation, reward, done) == step_texts(by_text, text)
-        assert (chat[0]["content"] or "").startswith(by_text.observation)
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("go_to", "{}"),
-        ("go_to", '{"receptacle": "the fridge"}'),
-        ("go_to", '{"receptacle": "fridge 1\\n"}'),
-        ("put", '{"object": "apple 1 to fridge 1", "receptacle": "fridge 1"}'),
-        ("help", '{"me": "please"}'),
-        ("fly", "{}"),
-    ],
-)
-def test_a_tool_call_that_violates_its_schema_is_rejected(name: str, arguments: str) -> None:
-    env = start_env()
-    chat, reward, done = env.step(Action(tool_calls=[ToolCall(id="call_7", name=name, arguments=arguments)]))
-    assert (chat[0]["content"] or "").startswith("Invalid action. Expected ")
-    assert (reward, done) == (0.0, False)
-
-
 def test_the_tools_are_named_after_the_commands() -> None:
     names = [schema["function"]["name"] for schema in ALFWorld().get_tool_schemas()]
     manipulations = ["take", "put", "heat", "cool", "clean", "slice", "use", "examine"]
     assert names == ["go_to", "open", "close", *manipulations, "look", "inventory", "help"]
     compat = [schema["function"]["name"] for schema in ALFWorld(mode="compat").get_tool_schemas()]
     assert compat == names[:-1]
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_the_environment_fulfills_the_contract(mode: Mode) -> None:
-    check_env(lambda: ALFWorld(mode=mode), tasks=(0, 1, TASK))
-
-
-TEXTS = (
-    st.text(alphabet=st.characters(codec=None), max_size=40)
-    | st.sampled_from([*STEPS, "close microwave 1", "examine apple 1", "cool apple 1 with fridge 1", *HOSTILE_TEXTS])
-    | st.builds("{} {} to {}".format, st.sampled_from(["go", "move", "put"]), st.text(max_size=9), st.text(max_size=9))
-)
-
-
-@settings(deadline=None)
-@given(texts=st.lists(TEXTS, max_size=12), mode=st.sampled_from(MODES))
-def test_no_text_breaks_a_step(texts: list[str], mode: Mode) -> None:
-    env = start_env(mode)
-    for text in texts:
-        before, parsed = env.admissible_actions(), env.parse(text)
-        observation, reward, done = step_texts(env, text)
-        assert observation.encode()
-        assert isinstance(parsed, Action) or (observation, reward, env.admissible_actions()) == (
-            NOTHING_HAPPENS,
-            0,
-            before,
-        )
-        if done:
-            env.reset(task_index=TASK)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("text", ["put a " * 200_000, "move " + "a 1 to " * 150_000, "go to " + "a" * 1_000_000 + " 1"])
-def test_long_texts_are_parsed_quickly(text: str, mode: Mode) -> None:
-    assert step_texts(start_env(mode), text) == (NOTHING_HAPPENS, 0.0, False)
-    assert isinstance(start_env(mode).parse(text), InvalidAction)

@@ -5,8 +5,6 @@ import sys
 import warnings
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from runner.envs.babyai import BabyAI
 from runner.envs.babyai.action_menu import ActionMenu
@@ -14,9 +12,7 @@ from runner.envs.babyai.levels import LEVELS, N_TASKS, make_world
 from runner.envs.babyai.observe import BALL, BOX, COLORS, DOOR, EMPTY, KEY, UNSEEN, WALL, View
 from runner.envs.babyai.path_search import DROP, FORWARD, LEFT, RIGHT, Cell
 from runner.errors import EnvironmentFault
-from runner.types import Action, InvalidAction, Mode, ToolCall
-from tests.support.episodes import rewarded_trajectory
-from tests.support.examples import examples
+from runner.types import Action, Mode, ToolCall
 
 MODES: tuple[Mode, ...] = ("strict", "compat")
 UNKNOWN = "The action is not recognized. Please check valid actions."
@@ -181,7 +177,6 @@ def test_a_barrier_blocks_forward_moves() -> None:
     assert env.world.step_count == n_steps
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("text", "reply"),
     [
@@ -193,18 +188,16 @@ def test_a_barrier_blocks_forward_moves() -> None:
         ("pick up red ball 1", UNKNOWN),
         ("pickup red ball 2", UNKNOWN),
         ("pickup red ball 01", UNKNOWN),
-        ("go to red ball " + "9" * 5000, UNKNOWN),
-        ("x" * 1_000_000, UNKNOWN),
         ("go to\x00red ball 1", UNKNOWN),
-        ("\ud800", UNKNOWN),
     ],
 )
-def test_an_ineffective_action_changes_nothing(text: str, reply: str, mode: Mode) -> None:
-    env = start_env(mode=mode)
-    actions = env.admissible_actions()
-    assert reply_text(env, text) == reply
-    assert env.admissible_actions() == actions
-    assert reply_text(env, "go to red ball 1").endswith("The task is completed.")
+def test_an_ineffective_action_changes_nothing(text: str, reply: str) -> None:
+    for mode in MODES:
+        env = start_env(mode=mode)
+        actions = env.admissible_actions()
+        assert reply_text(env, text) == reply
+        assert env.admissible_actions() == actions
+        assert reply_text(env, "go to red ball 1").endswith("The task is completed.")
 
 
 def test_every_reply_ends_with_the_admissible_actions() -> None:
@@ -307,20 +300,17 @@ def test_a_mission_is_shown_as_one_list() -> None:
     assert observation.startswith("Your goal: open the red door, and open the blue door\n")
 
 
-@pytest.mark.parametrize("task_index", range(40, 80))
-def test_each_level_equals_that_of_gymnasium_make(task_index: int) -> None:
-    seed, level = divmod(task_index, 40)
-    world, observation = make_world(task_index)
+def test_each_level_equals_that_of_gymnasium_make() -> None:
     import gymnasium
 
-    version = "v1" if LEVELS[level] == "GoToObjS6" else "v0"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # concerns the omitted wrappers
-        world_of_gymnasium = gymnasium.make(f"BabyAI-{LEVELS[level]}-{version}")
-        expected, _ = world_of_gymnasium.reset(seed=seed)
-    assert world.mission == expected["mission"]
-    assert (observation["image"] == expected["image"]).all()
-    assert world.max_steps == world_of_gymnasium.unwrapped.max_steps  # type: ignore[attr-defined]
+    for level, name in enumerate(LEVELS):
+        world, observation = make_world(40 + level)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # concerns the omitted wrappers
+            made = gymnasium.make(f"BabyAI-{name}-{'v1' if name == 'GoToObjS6' else 'v0'}")
+            expected, _ = made.reset(seed=1)
+        assert (world.mission, world.max_steps) == (expected["mission"], made.unwrapped.max_steps), name  # type: ignore[attr-defined]
+        assert (observation["image"] == expected["image"]).all(), name
 
 
 @pytest.mark.parametrize("task_index", [7, 50, 38, N_TASKS - 1])
@@ -330,12 +320,6 @@ def test_a_task_index_determines_the_episode(task_index: int) -> None:
     assert first.reset(task_index=task_index, seed=1) == second.reset(task_index=task_index, seed=2)
     for text in ("turn left", "move forward", "turn right", "move forward"):
         assert step_text(first, text) == step_text(second, text)
-
-
-def test_any_positive_reward_is_a_success() -> None:
-    assert BabyAI().success(rewarded_trajectory(0.0, 0.04))
-    assert not BabyAI().success(rewarded_trajectory(0.0, 0.0))
-    assert not BabyAI().success(rewarded_trajectory(-0.125))
 
 
 def test_admissible_actions_survive_parsing_and_rendering() -> None:
@@ -356,53 +340,6 @@ def test_tool_calls_and_texts_share_one_grammar() -> None:
     chat, reward, done = env.step(Action(tool_calls=[call]))
     assert chat[0]["role"] == "tool"
     assert (reward, done) == (1 - 0.9 * (8 / 64), True)
-
-
-def test_a_tool_call_that_violates_its_schema_changes_nothing() -> None:
-    env = start_env()
-    call = ToolCall(id="c", name="go_to", arguments='{"target": "unicorn", "number": 1}')
-    chat, reward, done = env.step(Action(tool_calls=[call]))
-    assert (chat[0]["content"] or "").startswith("Invalid action. Expected go_to")
-    assert (reward, done) == (0.0, False)
-
-
-VOCABULARY = (
-    "turn left right move forward pickup drop toggle and go to through check red Grey ball KEY box open closed locked "
-    "door 1 2 0 999999999 9999999999 chec\N{KELVIN SIGN} \x00"
-)
-COMMANDS = ("go to grey box 1", "Pickup grey key 2", "turn LEFT", "drop", "toggle", "MOVE forward", "recheck\n")
-TEXTS = st.one_of(
-    st.text(st.characters(), max_size=40),
-    st.lists(st.sampled_from(VOCABULARY.split(" ")), max_size=8).map(" ".join),
-    st.sampled_from(COMMANDS),
-)
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(texts=st.lists(TEXTS, min_size=1, max_size=8), task_index=st.integers(0, 120), mode=st.sampled_from(MODES))
-def test_no_text_breaks_a_step(texts: list[str], task_index: int, mode: Mode) -> None:
-    env = start_env(task_index, mode)
-    for text in texts:
-        reply, reward, done = step_text(env, text)
-        assert "\nAvailable actions: [" in reply
-        assert -1.0 < reward < 1.0
-        if done:
-            break
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(texts=st.lists(TEXTS, min_size=1, max_size=8), task_index=st.integers(0, 120))
-def test_a_parsed_call_has_the_same_effect_as_the_text(texts: list[str], task_index: int) -> None:
-    by_text, by_call = start_env(task_index), start_env(task_index)
-    for text in texts:
-        action = by_call.parse(text)
-        if isinstance(action, InvalidAction):
-            continue
-        expected = step_text(by_text, text)
-        chat, reward, done = by_call.step(action)
-        assert (chat[0]["content"], reward, done) == expected
-        if done:
-            break
 
 
 def run_python(source: str) -> subprocess.CompletedProcess[str]:

@@ -31,6 +31,7 @@ assert len(observed) == 4 and all(each == observed[0] for each in observed), obs
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("env", ["ALFWorld", "WebShop"])
 def test_episodes_of_several_threads_may_be_the_first_of_a_process(env: str) -> None:
     for _ in range(N_PROCESSES):

@@ -50,25 +50,14 @@ def test_an_invalid_address_is_rejected(url: str) -> None:
 @pytest.mark.parametrize(
     ("env", "payload", "expected"),
     [
-        (
-            "maze",
-            "AgentGym Console 0.1.0: Maze (strict, as published)",
-            ServerIdentity("console", "Maze", "strict", "as published"),
-        ),
-        (
-            "SQLGym",
-            "AgentGym Console 1.0: SQLGym (compat, local databases)",
-            ServerIdentity("console", "SQLGym", "compat", "local databases"),
-        ),
+        ("maze", "AgentGym Console 0.1.0: Maze (strict, x)", ServerIdentity("console", "Maze", "strict", "x")),
+        ("SQLGym", "AgentGym Console 1.0: SQLGym (compat, y)", ServerIdentity("console", "SQLGym", "compat", "y")),
         ("Wordle", "AgentGym Console 0.1.0: Maze (strict, x)", ServerIdentity("wrong", "Maze", "strict", "x")),
         ("BabyAI", "This is environment BabyAI.", ServerIdentity("agentgym", "BabyAI", "compat")),
         ("Maze", "This is environment LMRL-Gym.", ServerIdentity("agentgym", "LMRL-Gym", "compat")),
-        ("Wordle", "This is environment LMRL-Gym.", ServerIdentity("agentgym", "LMRL-Gym", "compat")),
-        ("ALFWorld", "This is environment AlfWorld.", ServerIdentity("agentgym", "AlfWorld", "compat")),
         ("SciWorld", "This is environment ScienceWorld.", ServerIdentity("agentgym", "ScienceWorld", "compat")),
         ("Sokoban", "This is environment Sokoban.", ServerIdentity("agentgym", "Sokoban", "compat")),
         ("SQLGym", "ok", ServerIdentity("agentgym", mode="compat")),
-        ("Weather", "ok", ServerIdentity("agentgym", mode="compat")),
         ("BabyAI", "This is environment TextCraft.", ServerIdentity("wrong", "TextCraft", "compat")),
         ("SQLGym", "This is environment TextCraft.", ServerIdentity("wrong", "TextCraft", "compat")),
         ("BabyAI", "ok", ServerIdentity("wrong")),

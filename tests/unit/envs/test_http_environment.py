@@ -125,31 +125,18 @@ async def test_requests_of_one_instance_never_overlap(env_server: RudeServer) ->
     assert max_running == 1
 
 
-async def test_environments_of_one_loop_share_connections_which_close_when_idle() -> None:
+async def test_environments_of_one_loop_share_a_connection_which_closes_when_idle() -> None:
     with run_rude_server() as server:  # a server of its own: no connection of another test closes late
-        server.reset(EnvironmentHandler(Maze))
-        envs = [maze_over_http(server) for _ in range(3)]
-        for env in envs:
-            await env.reset()
-            await env.step(UP)
-        assert server.n_connections == 1
-        for env in envs:
-            assert server.n_closed == 0
-            await env.cleanup()
-        await asyncio.to_thread(server.wait_closed, 1)
-
-
-async def test_many_environments_of_one_loop_share_a_connection() -> None:
-    with run_rude_server() as server:
         server.reset(EnvironmentHandler(Maze))
         envs = [maze_over_http(server) for _ in range(17)]
         for _ in range(2):
             server.n_connections = server.n_closed = 0
             for env in envs:
                 await env.reset()
+                await env.step(UP)
             for env in envs:
+                assert (server.n_connections, server.n_closed) == (1, 0)
                 await env.cleanup()
-            assert server.n_connections == 1
             await asyncio.to_thread(server.wait_closed, 1)
 
 

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from runner.envs.maze import GRID, STARTS, Maze
 from runner.errors import EnvironmentFault
-from runner.types import Action, InvalidAction, Mode, StepResult, ToolCall
-from tests.support.episodes import rewarded_trajectory
+from runner.types import Action, InvalidAction, Mode
 
 MODES: tuple[Mode, ...] = ("strict", "compat")
 
@@ -54,11 +51,6 @@ def test_every_free_cell_except_the_goal_is_a_start() -> None:
     assert Maze().n_tasks == len(STARTS) == 25
 
 
-def test_task_indices_wrap_around() -> None:
-    assert Maze().reset(task_index=25 + 3) == Maze().reset(task_index=3)
-    assert Maze().reset(task_index=-1) == Maze().reset(task_index=24)
-
-
 def test_a_move_changes_the_position_unless_a_wall_blocks_it() -> None:
     maze = start_env(2)
     positions = []
@@ -99,12 +91,12 @@ def test_the_50th_step_may_still_reach_the_goal() -> None:
 @pytest.mark.parametrize(
     "text", ["Move Right", "move  right", "right", "move right now", "", "MOVE RIGHT", "move\nright"]
 )
-@pytest.mark.parametrize("mode", MODES)
-def test_only_exact_lower_case_texts_are_moves(text: str, mode: Mode) -> None:
-    maze = start_env(0, mode)
-    assert isinstance(maze.parse(text), InvalidAction)
-    step_text(maze, text)
-    assert maze.position == (1, 1)
+def test_only_exact_lower_case_texts_are_moves(text: str) -> None:
+    for mode in MODES:
+        maze = start_env(0, mode)
+        assert isinstance(maze.parse(text), InvalidAction)
+        step_text(maze, text)
+        assert maze.position == (1, 1)
 
 
 def test_surrounding_white_space_is_ignored_in_strict_and_invalid_in_compat() -> None:
@@ -117,52 +109,15 @@ def test_surrounding_white_space_is_ignored_in_strict_and_invalid_in_compat() ->
     assert isinstance(compat.parse("move right\n"), InvalidAction)
 
 
-def test_a_tool_call_has_the_same_effect_as_its_text() -> None:
-    by_text, by_call = start_env(), start_env()
-    parsed = by_call.parse("move right")
-    assert isinstance(parsed, Action)
-    assert [(call.name, call.arguments) for call in parsed.tool_calls] == [("move", '{"direction": "right"}')]
-    chat, reward, done = by_call.step(Action(tool_calls=parsed.tool_calls))
-    assert (chat[0]["content"], reward, done) == step_text(by_text, "move right")
-    assert chat[0]["tool_call_id"] == parsed.tool_calls[0].id
-
-
-def test_an_invalid_tool_call_returns_the_expected_form() -> None:
-    maze = start_env()
-    chat, reward, done = maze.step(
-        Action(tool_calls=[ToolCall(id="a", name="move", arguments='{"direction": "north"}')])
-    )
-    assert (reward, done, maze.position) == (0.0, False, (1, 1))
-    assert "move left" in (chat[0]["content"] or "") or "direction" in (chat[0]["content"] or "")
-
-
 def test_all_four_moves_are_admissible_everywhere() -> None:
     assert start_env().admissible_actions() == ["move left", "move right", "move up", "move down"]
 
 
-@pytest.mark.parametrize("task_index", range(25))
-def test_the_oracle_reaches_the_goal_within_12_moves(task_index: int) -> None:
-    maze = start_env(task_index)
-    oracle = maze.oracle(None)
-    results: list[StepResult] = []
-    while not results or not results[-1][2]:
-        results.append(maze.step(Action(text=oracle.next_action())))
-    assert len(results) <= 12
-    assert results[-1][1] == 1.0
-
-
-def test_any_positive_reward_is_a_success() -> None:
-    assert Maze().success(rewarded_trajectory(0.0, 1.0))
-    assert not Maze().success(rewarded_trajectory(0.0, -1.0))
-    assert not Maze().success(rewarded_trajectory())
-
-
-@settings(deadline=None)
-@given(texts=st.lists(st.text(alphabet=st.characters(codec=None)), max_size=60), mode=st.sampled_from(MODES))
-def test_no_text_breaks_a_step(texts: list[str], mode: Mode) -> None:
-    maze = start_env(0, mode)
-    for n, text in enumerate(texts, start=1):
-        observation, reward, done = step_text(maze, text)
-        assert (observation == "Failure\n", reward == -1.0, done) == (n == 51,) * 3
-        if done:
-            break
+def test_the_oracle_reaches_the_goal_within_12_moves() -> None:
+    for task_index in range(25):
+        maze, n_moves, done, reward = start_env(task_index), 0, False, 0.0
+        oracle = maze.oracle(None)
+        while not done:
+            _, reward, done = step_text(maze, oracle.next_action())
+            n_moves += 1
+        assert n_moves <= 12 and reward == 1.0, task_index

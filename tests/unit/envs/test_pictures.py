@@ -101,17 +101,17 @@ def test_babyai_shows_the_grid_and_shades_what_the_agent_sees() -> None:
     assert CellRun("kg", "green", "shade") in runs_of(cells)
 
 
-@pytest.mark.parametrize("task_index", range(40))
-def test_babyai_shades_exactly_what_its_observation_names(task_index: int) -> None:
+def test_babyai_shades_exactly_what_its_observation_names() -> None:
     world = BabyAI()
-    world.reset(task_index=task_index)
-    oracle = world.oracle(0)
-    for _ in range(4):
-        shaded = "".join(run.text for run in runs_of(drawn(world)) if run.fill == "shade")
-        in_view = [thing for thing in world._view.things if thing.kind in (5, 6)]
-        assert sum(shaded.count(symbol) for symbol in ("k", "●")) == len(in_view)
-        if world.step(Action(text=oracle.next_action()))[2]:
-            break
+    for task_index in range(0, 40, 3):
+        world.reset(task_index=task_index)
+        oracle = world.oracle(0)
+        for _ in range(4):
+            shaded = "".join(run.text for run in runs_of(drawn(world)) if run.fill == "shade")
+            in_view = [thing for thing in world._view.things if thing.kind in (5, 6)]
+            assert sum(shaded.count(symbol) for symbol in ("k", "●")) == len(in_view), task_index
+            if world.step(Action(text=oracle.next_action()))[2]:
+                break
 
 
 def test_textcraft_ticks_what_is_held_in_the_tree_of_the_goal() -> None:

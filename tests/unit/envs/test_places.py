@@ -21,7 +21,7 @@ from runner.types import Action, Limits, Outcome
 from tests.support.serving import serve_environments
 from tests.support.slot_server import N_STEPS, run_slot_server
 
-N_EPISODES, N_SLOTS = 64, 8
+N_EPISODES, N_SLOTS = 24, 8
 MOVE = Action(text="move up")
 
 

@@ -15,6 +15,7 @@ from runner.config import EnvironmentEntry
 from runner.envs.http.server import BUSY, MAX_RESPONSE_BYTES, NOT_LISTENING, ServerAddress, ServerState, probe_servers
 from runner.envs.placement import server_address
 from runner.util.display_text import one_line
+from tests.support.examples import examples
 from tests.support.rude_env_server import Handler, ReceivedRequest, RudeServer, http_response, json_response
 from tests.support.serving import serve_environments
 
@@ -52,15 +53,6 @@ def test_a_server_with_a_token_requires_it() -> None:
     assert without_token.status == "wrong"
     assert "HTTP 401" in (without_token.cause or "")
     assert token not in repr(with_token)
-
-
-@pytest.mark.parametrize(
-    ("env", "greeting"),
-    [("Maze", "This is environment lmrl-gym."), ("SQLGym", "ok"), ("BabyAI", "This is environment BabyAI.")],
-)
-def test_agentgym_servers_are_identified_by_their_greeting(rude_server: RudeServer, env: str, greeting: str) -> None:
-    state = probe_replies(rude_server, {"/": json_response(greeting)}, env)
-    assert (state.status, state.identity and state.identity.kind, state.open) == ("up", "agentgym", None)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +222,7 @@ def test_all_servers_are_probed_in_parallel(rude_server: RudeServer) -> None:
     assert [state.status for state in states.values()] == ["up"] * 4
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(reply=st.one_of(st.binary(max_size=200), st.text(max_size=60).map(lambda text: http_response(json.dumps(text)))))
 def test_any_reply_yields_a_state(rude_server: RudeServer, reply: bytes) -> None:
     state = probe_replies(rude_server, {"/": reply})

@@ -96,18 +96,19 @@ def test_the_error_names_a_folder_without_tasks(tmp_path: Path, content: str | N
         catalogue(str(tmp_path))
 
 
-@pytest.mark.parametrize("content", [b"{", b'[{"db_id": 1}]', b"\xff", b"[" * 100_000])
-def test_the_error_names_an_invalid_task_list(tmp_path: Path, content: bytes) -> None:
-    (write_bird(tmp_path) / "dev" / "dev.json").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"Cannot read SQLGym's data file .*dev\.json"):
-        catalogue(str(tmp_path))
+def test_the_error_names_an_invalid_task_list(tmp_path: Path) -> None:
+    write_bird(tmp_path)
+    for content in (b"{", b'[{"db_id": 1}]', b"\xff", b"[" * 100_000):
+        (tmp_path / "dev" / "dev.json").write_bytes(content)
+        with pytest.raises(ConfigError, match=r"Cannot read SQLGym's data file .*dev\.json"):
+            catalogue(str(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["../shop", "", "/etc/passwd", "a/b", ".", "..", "shop\x00"])
-def test_a_database_name_must_not_be_a_path(tmp_path: Path, name: str) -> None:
+def test_a_database_name_must_not_be_a_path(tmp_path: Path) -> None:
     split, _ = catalogue(str(write_bird(tmp_path)))[0]
-    with pytest.raises(ConfigError, match="is not a valid database name"):
-        split.database(Task(db_id=name, question="?", gold=""))
+    for name in ("../shop", "", "/etc/passwd", "a/b", ".", "..", "shop\x00"):
+        with pytest.raises(ConfigError, match="is not a valid database name"):
+            split.database(Task(db_id=name, question="?", gold=""))
 
 
 def test_missing_bird_files_are_reported(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from runner.envs.textcraft import TextCraft
 from runner.envs.textcraft.recipes import RecipeFile, shipped_table
 from runner.errors import EnvironmentFault
-from runner.testing import HOSTILE_TEXTS, check_env
-from runner.types import Action, InvalidAction, Mode, ToolCall
+from runner.types import Action, Mode
 from runner.util.files import package_resource
 from tests.support.examples import examples
 
@@ -69,7 +68,6 @@ def test_compat_accepts_steps_after_the_end() -> None:
         ("inventory please", "Inventory: You are not carrying anything."),
         (" inventory", "Could not execute  inventory"),
         ("Inventory", "Could not execute Inventory"),
-        ("\ninventory", "Could not execute \ninventory"),
         ("get oak log", "Could not execute get oak log"),
         ("get 0 oak log", "Got 0 oak log"),
         ("get 007 oak log", "Got 7 oak log"),
@@ -82,15 +80,11 @@ def test_compat_accepts_steps_after_the_end() -> None:
         ("get 1 oak log ", "Could not find oak log "),
         ("get 1 ", "Could not find "),
         ("get 1 oak logs", "Got 1 oak logs"),
-        ("get 3 wooden slabs", "Got 3 wooden slabs"),
         ("get 1 stone tool materials", "Got 1 stone tool materials"),
-        ("get 1 stone crafting materials", "Got 1 stone crafting materials"),
         ("get 1 coal", "Got 1 coal"),
         ("get 1 charcoal", "Could not find charcoal"),
         ("get 1 planks", "Could not find planks"),
-        ("get 1 wool", "Could not find wool"),
         ("get 1 oak planks", "Could not find oak planks"),
-        ("get 1 nonsense", "Could not find nonsense"),
         ("get 1 minecraft:bamboo", "Could not find minecraft:bamboo"),
         ("craft 1 stick", "Could not execute craft 1 stick"),
         ("craft 0 stick using 2 bamboo", "Could not find enough items to craft minecraft:stick"),
@@ -111,14 +105,12 @@ def test_observations_of_a_first_action(text: str, observation: str) -> None:
     ("text", "observation"),
     [
         ("craft 1 stick using 2 bamboo", "Crafted 1 minecraft:stick"),
-        ("craft stick using 2 bamboo", "Crafted 1 minecraft:stick"),
         ("craft 0 stick using 2 bamboo", "Crafted 1 minecraft:stick"),
         (f"craft {'9' * 60} stick using 2 bamboo", "Crafted 1 minecraft:stick"),
         ("craft 7 stick using 1 bamboo, 1 bamboo", "Could not find a valid recipe for minecraft:stick"),
         ("craft 4 stick using 2 oak planks", "Crafted 4 minecraft:stick"),
         ("craft 4 stick using 1 oak planks, 1 birch planks", "Could not find a valid recipe for minecraft:stick"),
         ("craft 4 stick using 2 planks", "Could not find enough items to craft minecraft:stick"),
-        ("craft 4 stick using 2 oak planks, 3 oak planks", "Could not find a valid recipe for minecraft:stick"),
         ("craft 1 stick using 3 bamboo", "Could not find a valid recipe for minecraft:stick"),
         ("craft 1 stick using 0 bamboo", "Could not find a valid recipe for minecraft:stick"),
         ("craft 4 stick using 2 bamboo, 2 oak planks", "Could not find a valid recipe for minecraft:stick"),
@@ -159,46 +151,6 @@ def test_admissible_actions_are_those_that_currently_work() -> None:
     for action in env.admissible_actions():
         copy = start_with("stone_pickaxe", "get 2 bamboo")
         assert step_text(copy, action)[0].startswith(("Got", "Crafted", "Inventory"))
-
-
-def test_a_tool_call_that_violates_its_schema_is_rejected() -> None:
-    env = start_env()
-    for name, arguments in [("get", '{"count": -1, "item": "bamboo"}'), ("get", '{"item": "bamboo"}'), ("craft", "{}")]:
-        call = ToolCall(id="call_7", name=name, arguments=arguments)
-        chat, reward, done = env.step(Action(tool_calls=[call]))
-        assert (chat[0]["content"] or "").startswith("Invalid action. Expected ")
-        assert (reward, done, env.inventory) == (0.0, False, {})
-    huge = ToolCall(id="call_8", name="get", arguments=f'{{"count": {"9" * 5000}, "item": "bamboo"}}')
-    assert (env.step(Action(tool_calls=[huge]))[0][0]["content"] or "").startswith("Invalid action.")
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_the_environment_fulfills_the_contract(mode: Mode) -> None:
-    check_env(lambda: TextCraft(mode=mode), tasks=(0, 250, 543))
-
-
-WORDS = st.sampled_from(
-    ["2 bamboo", "1 oak log", "1 oak logs", "2 oak planks", "stick", "planks", "using", ",", "craft", "get", "1"]
-)
-TEXTS = st.text(max_size=60) | st.lists(WORDS, max_size=8).map(" ".join) | st.sampled_from(HOSTILE_TEXTS)
-
-
-@settings(deadline=None)
-@given(text=TEXTS)
-def test_any_text_is_safe_and_equals_its_parsed_call(text: str) -> None:
-    env = start_with("oak_sign", "get 4 bamboo", "get 2 oak log")
-    result = step_text(env, text)
-    assert result[1:] == (0.0, False)
-    assert all(count >= 0 for count in env.inventory.values())
-    other = start_with("oak_sign", "get 4 bamboo", "get 2 oak log")
-    parsed = other.parse(text)
-    assert parsed.text == text
-    if isinstance(parsed, InvalidAction):
-        assert result[0] == f"Could not execute {text}"
-        return
-    chat, reward, done = other.step(Action(tool_calls=parsed.tool_calls))
-    assert (chat[0]["content"], reward, done) == result
-    assert other.inventory == env.inventory
 
 
 @settings(deadline=None, max_examples=examples(50))

@@ -37,6 +37,7 @@ def finish(env: TextCraft, oracle: TextCraftOracle | None = None) -> list[str]:
     return actions
 
 
+@pytest.mark.long
 def test_the_initial_plan_solves_every_task() -> None:
     env = TextCraft()
     lengths = []

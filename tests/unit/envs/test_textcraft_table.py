@@ -156,7 +156,7 @@ def test_the_first_observation_lists_the_recipe_tree_and_at_most_ten_distractors
 def test_observations_and_plans_do_not_depend_on_the_process() -> None:
     code = (
         "import hashlib; from runner.envs.textcraft import TextCraft; env = TextCraft(); "
-        "texts = [env.reset(task_index=i)[0]['content'] for i in range(env.n_tasks)]; "
+        "texts = [env.reset(task_index=i)[0]['content'] for i in range(0, env.n_tasks, 10)]; "
         "plans = [env.oracle(0).plan() for i in range(0, env.n_tasks, 20) if env.reset(task_index=i)]; "
         "print(hashlib.sha256(repr((texts, plans)).encode()).hexdigest())"
     )

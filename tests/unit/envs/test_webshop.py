@@ -1,14 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from runner.envs.webshop import WebShop, shipped_catalogue
 from runner.errors import EnvironmentFault
-from runner.testing import HOSTILE_TEXTS, check_env
-from runner.types import Action, InvalidAction, Mode, ToolCall
-from tests.support.episodes import rewarded_trajectory
+from runner.types import Action, InvalidAction, Mode
 
 MODES: tuple[Mode, ...] = ("strict", "compat")
 TASK = 3
@@ -127,9 +123,9 @@ ELSEWHERE = ["click[buy now]", "click[next >]", f"click[{ITEM}]", "click[back to
 
 
 @pytest.mark.parametrize("text", NO_ACTIONS + ELSEWHERE)
-@pytest.mark.parametrize("mode", MODES)
-def test_invalid_actions_and_absent_elements_show_the_page_again(text: str, mode: Mode) -> None:
-    assert step_texts(start_env(mode), text) == (START, 0.0, False)
+def test_invalid_actions_and_absent_elements_show_the_page_again(text: str) -> None:
+    for mode in MODES:
+        assert step_texts(start_env(mode), text) == (START, 0.0, False)
 
 
 @pytest.mark.parametrize("words", ["qwertyuiop", "???", " ", "\x00", "\ud800", '"', "*", "-"])
@@ -179,63 +175,3 @@ def test_admissible_actions_are_the_elements_of_the_page() -> None:
     assert env.clickables == [*buttons, "description", "features", "reviews", "buy now"]
     assert env.instruction == INSTRUCTION
     assert not env.has_search_bar
-
-
-def test_a_tool_call_has_the_same_effect_as_its_text() -> None:
-    by_text, by_call = start_env(), start_env()
-    for text in (SEARCH, f"click[{ITEM}]", "click[rose]", "click[nothing]", "click[Buy Now]"):
-        parsed = by_call.parse(text)
-        assert isinstance(parsed, Action)
-        chat, reward, done = by_call.step(Action(tool_calls=parsed.tool_calls))
-        assert (chat[0]["content"], reward, done) == step_texts(by_text, text)
-
-
-def test_a_tool_call_that_violates_its_schema_is_rejected() -> None:
-    env = start_env()
-    for name, arguments in [("search", '{"keywords": ""}'), ("click", '{"element": "a\\nb"}'), ("click", "{}")]:
-        chat, reward, done = env.step(Action(tool_calls=[ToolCall(id="call_7", name=name, arguments=arguments)]))
-        assert (chat[0]["content"] or "").startswith("Invalid action. Expected ")
-        assert (reward, done) == (0.0, False)
-    assert env.has_search_bar
-
-
-def test_only_a_full_score_is_a_success() -> None:
-    assert WebShop().success(rewarded_trajectory(0.0, 1.0))
-    assert not WebShop().success(rewarded_trajectory(0.0, 0.8))
-    assert not WebShop().success(rewarded_trajectory())
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_the_environment_fulfills_the_contract(mode: Mode) -> None:
-    check_env(lambda: WebShop(mode=mode), tasks=(0, TASK, 999))
-
-
-ELEMENTS = ["next >", "< prev", "back to search", "buy now", "features", "rose", "white", ITEM, "search", "b0kjbx6k2g"]
-TEXTS = (
-    st.text(alphabet=st.characters(codec=None), max_size=60)
-    | st.text(alphabet='search[]click<>"* \n', max_size=30)
-    | st.builds("search[{}]".format, st.text(alphabet=st.characters(codec=None), max_size=60))
-    | st.sampled_from([SEARCH, *(f"click[{element}]" for element in ELEMENTS)])
-    | st.sampled_from(HOSTILE_TEXTS)
-)
-
-
-@settings(deadline=None)
-@given(texts=st.lists(TEXTS, max_size=8), mode=st.sampled_from(MODES))
-def test_no_text_breaks_a_step(texts: list[str], mode: Mode) -> None:
-    env = start_env(mode)
-    for text in texts:
-        known = isinstance(env.parse(text), Action)
-        before = env.clickables
-        observation, reward, done = step_texts(env, text)
-        assert 0 <= reward <= 1
-        assert observation.encode()
-        assert known or (reward, done, env.clickables) == (0, False, before)
-        if done:
-            env.reset(task_index=TASK)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("text", ["[" * 1_000_000, "]" * 1_000_000, "search[" * 150_000, f"search[{'a ' * 500_000}]"])
-def test_long_texts_are_parsed_quickly(text: str, mode: Mode) -> None:
-    assert step_texts(start_env(mode), text)[1:] == (0.0, False)

@@ -104,7 +104,7 @@ def test_the_best_match_comes_first_and_ties_keep_the_catalogue_order() -> None:
 
 
 def test_search_ranks_an_exact_title_first_and_returns_at_most_fifty_products() -> None:
-    for product in shipped_catalogue().products[::10]:
+    for product in shipped_catalogue().products[::40]:
         assert shipped_index().find(product.title)[0] is product
         hits = shipped_index().find(product.kind)
         assert any(hit is product for hit in hits)
@@ -126,12 +126,11 @@ def test_threads_share_an_index() -> None:
     assert results == [expected] * 80
 
 
-def test_catalogue_and_episodes_do_not_depend_on_the_process() -> None:
+def test_episodes_do_not_depend_on_the_process() -> None:
     code = (
         "import hashlib; from runner.envs.webshop import WebShop; from runner.types import Action\n"
-        "from scripts.build_webshop_data import derive, render\n"
-        "env = WebShop(); outputs = [render(derive())]\n"
-        "for task in range(0, 1000, 25):\n"
+        "env = WebShop(); outputs = []\n"
+        "for task in range(0, 1000, 100):\n"
         "    outputs.append(env.reset(task_index=task)); oracle = env.oracle(0); done = False\n"
         "    while not done: outputs.append(env.step(Action(text=oracle.next_action()))); done = outputs[-1][2]\n"
         "print(hashlib.sha256(repr(outputs).encode()).hexdigest())"

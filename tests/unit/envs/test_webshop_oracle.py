@@ -30,6 +30,7 @@ def finish(env: WebShop) -> tuple[list[str], float]:
     return actions, reward
 
 
+@pytest.mark.long
 def test_the_oracle_solves_every_task_including_those_on_later_pages() -> None:
     env = WebShop()
     rounds, n_paged = [], 0

@@ -111,32 +111,25 @@ def test_the_task_determines_the_hidden_word() -> None:
     assert not env.truncated
 
 
-def test_task_indices_wrap_around() -> None:
-    assert step_text(start_env(3568 + 3), hidden_words()[3])[2]
-    assert step_text(start_env(-1), hidden_words()[-1])[2]
-
-
 @pytest.mark.parametrize("text", ["panic", "p a n i c", " p a n i c\n", "pa  nic"])
-@pytest.mark.parametrize("mode", MODES)
-def test_spaced_and_plain_guesses_are_the_same(text: str, mode: Mode) -> None:
-    plain, spaced = start_env(1, mode), start_env(1, mode)
-    assert step_text(spaced, text) == step_text(plain, "panic")
-    assert step_text(spaced, "solar") == step_text(plain, "solar")
-    assert isinstance(plain.parse(text), Action)
+def test_spaced_and_plain_guesses_are_the_same(text: str) -> None:
+    for mode in MODES:
+        plain, spaced = start_env(1, mode), start_env(1, mode)
+        assert step_text(spaced, text) == step_text(plain, "panic")
+        assert step_text(spaced, "solar") == step_text(plain, "solar")
+        assert isinstance(plain.parse(text), Action)
 
 
 @pytest.mark.parametrize(
     "text", ["zzzzz", "P A N I C", "", "panics", "pan\tic", "p-a-n-i-c", "\uff50anic", "guess panic"]
 )
-@pytest.mark.parametrize("mode", MODES)
-def test_an_invalid_word_costs_a_guess(text: str, mode: Mode) -> None:
-    env = start_env(0, mode)
-    for _ in range(5):
-        assert step_text(env, text) == ("invalid word", 0.0, False)
-    assert step_text(env, text) == ("invalid word", 0.0, True)
-    assert env.history == []
-    with pytest.raises(EnvironmentFault, match="call reset first"):
-        step_text(env, "panic")
+def test_an_invalid_word_costs_a_guess(text: str) -> None:
+    for mode in MODES:
+        env = start_env(0, mode)
+        assert [step_text(env, text) for _ in range(6)] == [("invalid word", 0.0, n == 5) for n in range(6)]
+        assert env.history == []
+        with pytest.raises(EnvironmentFault, match="call reset first"):
+            step_text(env, "panic")
 
 
 def test_a_real_word_outside_agentgyms_vocabulary_is_invalid_in_compat_only() -> None:
@@ -185,14 +178,7 @@ def test_the_tool_describes_its_vocabulary_only_where_it_is_small() -> None:
     assert len(strict) < 200
 
 
-def test_a_tool_call_has_the_same_effect_as_its_text() -> None:
-    by_text, by_call = start_env(), start_env()
-    parsed = by_call.parse("c r a n e")
-    assert isinstance(parsed, Action)
-    chat, reward, done = by_call.step(Action(tool_calls=parsed.tool_calls))
-    assert (chat[0]["content"], reward, done) == step_text(by_text, "c r a n e")
-
-
+@pytest.mark.long
 def test_the_oracle_solves_the_first_tasks() -> None:
     results = [play_oracle(task, "strict") for task in range(20)]
     assert sum(reward for reward, _ in results) >= 18
@@ -200,12 +186,12 @@ def test_the_oracle_solves_the_first_tasks() -> None:
 
 
 def test_the_oracle_solves_agentgyms_words() -> None:
-    results = [play_oracle(task, "compat") for task in range(100)]
-    assert sum(reward for reward, _ in results) == 100
+    results = [play_oracle(task, "compat") for task in range(20)]
+    assert sum(reward for reward, _ in results) == 20
 
 
 def test_the_oracle_plays_the_same_episode_for_the_same_seed() -> None:
-    assert [play_oracle(task, "strict") for task in range(3)] == [play_oracle(task, "strict") for task in range(3)]
+    assert play_oracle(1, "strict") == play_oracle(1, "strict")
 
 
 def test_the_oracle_does_not_know_the_secret() -> None:
@@ -214,14 +200,3 @@ def test_the_oracle_does_not_know_the_secret() -> None:
     second.history.extend([("crane", "bbbby"), ("solid", "ybbbb")])
     first.history.extend([("crane", "bbbby"), ("solid", "ybbbb")])
     assert first.oracle(0).next_action() == second.oracle(0).next_action()
-
-
-@settings(deadline=None)
-@given(texts=st.lists(st.text(alphabet=st.characters(codec=None)), min_size=6, max_size=6), mode=st.sampled_from(MODES))
-def test_no_text_breaks_a_step(texts: list[str], mode: Mode) -> None:
-    env = start_env(0, mode)
-    for text in texts:
-        env.parse(text)
-        _, reward, done = step_text(env, text)
-        assert reward in (0.0, 1.0)
-    assert done

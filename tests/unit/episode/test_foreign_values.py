@@ -170,7 +170,7 @@ def test_invalid_optional_values_are_dropped_and_logged(
     assert "should be" in caplog.text
 
 
-@pytest.mark.parametrize("depth", [100, 500, 900, 960, 980, 2000])
+@pytest.mark.parametrize("depth", [100, 960, 2000])
 def test_deeply_nested_values_can_be_read_again(tmp_path: Path, depth: int) -> None:
     content: Any = "core"
     for _ in range(depth):

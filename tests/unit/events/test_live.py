@@ -52,6 +52,7 @@ from runner.types import (
     WorkerStatus,
 )
 from tests.support.episodes import episode_header, finished_record, make_trajectory
+from tests.support.examples import examples
 from tests.support.schemas import validate
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
@@ -303,7 +304,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.lists(ANYTHING, max_size=3), max_size=3))
 def test_arbitrary_chats_can_be_encoded(chats: list[Any]) -> None:
     played(chats=chats)

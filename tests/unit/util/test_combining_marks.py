@@ -52,6 +52,7 @@ def test_sanitizing_marks_is_idempotent(text: str, limit: int) -> None:
     for shown in (sanitize(text), sanitize(text, limit=limit), one_line(text)):
         assert sanitize(shown) == shown
         assert not is_unsafe(shown)
+    assert len(sanitize(text, limit=limit)) <= limit
 
 
 @given(ANY_TEXT)

@@ -40,13 +40,6 @@ def test_sanitized_text_has_no_forbidden_code_point_and_can_be_encoded(text: str
     assert is_unsafe(text) == (shown != text)
 
 
-@given(HOSTILE_TEXT, st.integers(0, 40))
-def test_sanitizing_is_idempotent(text: str, limit: int) -> None:
-    shown = sanitize(text, limit=limit)
-    assert len(shown) <= limit
-    assert sanitize(shown, limit=limit) == shown
-
-
 @given(HOSTILE_TEXT)
 def test_one_line_returns_one_line(text: str) -> None:
     line = one_line(text)
