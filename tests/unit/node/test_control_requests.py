@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -29,6 +28,7 @@ from runner.node.handlers import (
 )
 from runner.util.display_text import one_line
 from tests.support.episodes import RecordedEpisode
+from tests.unit.node.conftest import Send
 
 KEYS = st.sampled_from(["id", "op", "args", "envs", "batch_id", "x", ""]) | st.text(max_size=3)
 JSON_VALUES = st.recursive(
@@ -179,14 +179,12 @@ def test_too_many_requests_are_rejected_with_a_hint() -> None:
         ({"seed": -(2**62)}, f"must be below {2**62}"),
     ],
 )
-def test_a_number_out_of_range_is_rejected_with_its_bound(
-    send_request: Callable[..., Any], args: dict[str, object], bound: str
-) -> None:
+def test_a_number_out_of_range_is_rejected_with_its_bound(send: Send, args: dict[str, object], bound: str) -> None:
     batch_id = str(ULID())
-    error = send_request("start", batch_id=batch_id, envs=["Maze"], agent="oracle", **args)["error"]
+    error = send("start", batch_id=batch_id, envs=["Maze"], agent="oracle", **args)["error"]
     assert error["code"] == "refused"
     assert bound in error["message"]
-    assert send_request("list")["result"]["batches"] == []
+    assert send("list")["result"]["batches"] == []
 
 
 @pytest.mark.parametrize(
@@ -197,14 +195,14 @@ def test_a_number_out_of_range_is_rejected_with_its_bound(
     ],
 )
 def test_a_step_or_an_offset_out_of_range_is_a_bad_request(
-    workspace: Workspace, send_request: Callable[..., Any], op: str, args: dict[str, Any]
+    workspace: Workspace, send: Send, op: str, args: dict[str, Any]
 ) -> None:
     episode = RecordedEpisode(workspace.store, workspace.index).record_episode()
-    error = send_request(op, episode_id=episode.episode_id, **args)["error"]
+    error = send(op, episode_id=episode.episode_id, **args)["error"]
     assert (error["code"], "`int`" in error["message"]) == ("bad_request", True), error
 
 
-def test_the_largest_numbers_are_accepted(send_request: Callable[..., Any]) -> None:
+def test_the_largest_numbers_are_accepted(send: Send) -> None:
     largest = {
         "max_duration_sec": 1e9,
         "max_rounds": 1_000_000,
@@ -216,12 +214,12 @@ def test_the_largest_numbers_are_accepted(send_request: Callable[..., Any]) -> N
         "task_index": 2**62 - 1,
         "seed": 2**62 - 1,
     }
-    reply = send_request("start", batch_id=str(ULID()), envs=["Maze"], agent="oracle", **largest)
+    reply = send("start", batch_id=str(ULID()), envs=["Maze"], agent="oracle", **largest)
     assert reply["result"][0]["n_planned"] == 1_000_000
 
 
-def test_too_many_environments_are_rejected(send_request: Callable[..., Any]) -> None:
-    error = send_request("start", batch_id=str(ULID()), envs=["Maze"] * 201, agent="oracle")["error"]
+def test_too_many_environments_are_rejected(send: Send) -> None:
+    error = send("start", batch_id=str(ULID()), envs=["Maze"] * 201, agent="oracle")["error"]
     assert (error["code"], error["message"]) == (
         "bad_request",
         "the request is for 201 batches; one request starts at most 200",
@@ -229,22 +227,22 @@ def test_too_many_environments_are_rejected(send_request: Callable[..., Any]) ->
 
 
 def test_a_full_queue_rejects_starts_and_resumes_until_a_batch_is_cancelled(
-    handler: ControlHandler, send_request: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    handler: ControlHandler, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_queue, "MAX_QUEUED", 2)
     interrupted, *queued = ({"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle"} for _ in range(4))
-    send_request("start", **interrupted)
+    send("start", **interrupted)
     handler.queue.set_status(str(interrupted["batch_id"]), "interrupted")
-    assert [send_request("start", **request)["ok"] for request in queued] == [True, True, False]
+    assert [send("start", **request)["ok"] for request in queued] == [True, True, False]
     for request in (queued[2], {**interrupted, "resume": True}):
-        error = send_request("start", **request)["error"]
+        error = send("start", **request)["error"]
         assert error["code"] == "queue_full"
         assert error["message"] == "the request makes 3 batches wait; this node queues at most 2"
         assert "cancel some" in error["hint"]
-    assert send_request("start", **queued[0])["ok"], "a repeated request has no effect, so it is accepted"
-    assert len(send_request("list")["result"]["batches"]) == 3
-    send_request("cancel", batch_id=queued[0]["batch_id"])
-    assert send_request("start", **{**interrupted, "resume": True})["result"][0]["status"] == "queued"
+    assert send("start", **queued[0])["ok"], "a repeated request has no effect, so it is accepted"
+    assert len(send("list")["result"]["batches"]) == 3
+    send("cancel", batch_id=queued[0]["batch_id"])
+    assert send("start", **{**interrupted, "resume": True})["result"][0]["status"] == "queued"
 
 
 def test_a_battery_that_does_not_fit_into_the_queue_is_not_added(
