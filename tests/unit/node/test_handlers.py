@@ -139,29 +139,26 @@ def test_what_is_archived_or_unknown_is_said(workspace: Workspace, send: Send) -
 BATCH = str(ULID())
 
 
-@pytest.mark.parametrize(
-    ("op", "args"),
-    [
-        ("start", {"batch_id": "TEXT", "envs": ["Maze"]}),
-        ("start", {"batch_id": BATCH, "envs": ["TEXT"]}),
-        ("start", {"batch_id": BATCH, "envs": ["Maze"], "agent": "TEXT"}),
-        ("start", {"batch_id": BATCH, "envs": ["Maze"], "model": "TEXT"}),
-        ("start", {"batch_id": BATCH, "envs": ["Maze"], "TEXT": 1}),
-        ("cancel", {"batch_id": "TEXT"}),
-        ("pause", {"episode_id": "TEXT"}),
-        ("episode", {"episode_id": "TEXT"}),
-        ("TEXT", {}),
-        ("health", {}),
-    ],
-)
+QUOTING: list[tuple[str, dict[str, object]]] = [
+    ("start", {"batch_id": "TEXT", "envs": ["Maze"]}),
+    ("start", {"batch_id": BATCH, "envs": ["TEXT"]}),
+    ("start", {"batch_id": BATCH, "envs": ["Maze"], "agent": "TEXT"}),
+    ("start", {"batch_id": BATCH, "envs": ["Maze"], "model": "TEXT"}),
+    ("start", {"batch_id": BATCH, "envs": ["Maze"], "TEXT": 1}),
+    ("cancel", {"batch_id": "TEXT"}),
+    ("pause", {"episode_id": "TEXT"}),
+    ("episode", {"episode_id": "TEXT"}),
+    ("TEXT", {}),
+    ("health", {}),
+]
+
+
 @pytest.mark.parametrize("text", [HOSTILE, "x" * 30_000, HOSTILE * 1000], ids=["hostile", "large", "both"])
-def test_quoted_text_in_errors_is_short_and_printable(send: Send, text: str, op: str, args: dict[str, object]) -> None:
-    filled = json.loads(json.dumps(args).replace("TEXT", json.dumps(text)[1:-1]))
-    reply = send(op.replace("TEXT", text), **filled)
-    message = reply["error"]["message"]
-    assert message
-    assert len(message) <= LIMIT
-    assert message.isprintable()
+def test_quoted_text_in_errors_is_short_and_printable(send: Send, text: str) -> None:
+    for op, args in QUOTING:
+        filled = json.loads(json.dumps(args).replace("TEXT", json.dumps(text)[1:-1]))
+        message = send(op.replace("TEXT", text), **filled)["error"]["message"]
+        assert message and len(message) <= LIMIT and message.isprintable(), (op, args)
 
 
 @pytest.mark.parametrize("request_id", ["x" * (LIMIT + 1), HOSTILE, "a\tb"])
@@ -190,20 +187,16 @@ def test_a_start_of_an_unplayable_environment_is_answered_with_what_works(
     assert hint in error["hint"]
 
 
-@pytest.mark.parametrize(
-    "other", [{"envs": ["Wordle"]}, {"envs": ["Maze", "Wordle"]}, {"agent": "random"}, {"repeat": 3}, {"max_rounds": 2}]
-)
 @pytest.mark.parametrize("resume", [True, False])
-def test_a_known_batch_id_is_accepted_only_with_the_same_request(
-    send: Send, other: dict[str, object], resume: bool
-) -> None:
+def test_a_known_batch_id_is_accepted_only_with_the_same_request(send: Send, resume: bool) -> None:
     request = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle", "repeat": 2}
     started = send("start", **request)["result"]
     assert send("start", **{**request, "envs": ["maze"], "agent": "Oracle"})["result"] == started
-    error = send("start", **{**request, **other, "resume": resume})["error"]
-    (name,) = other
-    assert (error["code"], error["hint"]) == ("refused", "use a new batch_id for a different request")
-    assert f"differs in {name}" in error["message"]
+    others = [("envs", ["Wordle"]), ("envs", ["Maze", "Wordle"]), ("agent", "random"), ("repeat", 3), ("max_rounds", 2)]
+    for name, value in others:
+        error = send("start", **{**request, name: value, "resume": resume})["error"]
+        assert (error["code"], error["hint"]) == ("refused", "use a new batch_id for a different request")
+        assert f"differs in {name}" in error["message"]
 
 
 def test_a_known_batch_id_is_accepted_only_with_the_same_tasks(send: Send) -> None:

@@ -2,4 +2,4 @@ from __future__ import annotations
 
 from tests.unit.store.conftest import index, store
 
-__all__ = ["episode_store", "index"]
+__all__ = ["index", "store"]

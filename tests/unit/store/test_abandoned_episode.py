@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -45,18 +45,6 @@ def test_an_episode_that_was_done_before_it_hung_keeps_its_success(recording: Re
     recording.start()
     recording.play(make_step(0, done=True))
     assert recording.recorder.abandon(Outcome.SUCCESS).success
-
-
-def test_an_abandoned_episode_without_a_journal_is_stored_with_its_steps(
-    store: EpisodeStore, recording: RecordedEpisode
-) -> None:
-    obstacle = store.runs / recording.header.batch_id
-    obstacle.touch()
-    recording.start()
-    recording.play(make_step(0))
-    obstacle.unlink()
-    record = recording.recorder.abandon(Outcome.TIMEOUT)
-    assert (record.rounds, store.load(recording.file)) == (1, record)
 
 
 def test_an_episode_that_never_started_cannot_be_stored(recording: RecordedEpisode) -> None:
@@ -128,6 +116,27 @@ def test_a_blocking_object_does_not_prevent_abandoning(store: EpisodeStore, reco
     assert not recording.journal.exists()
 
 
+class Hanging:
+    """A write that hangs until ``released``, and the thread that is stuck in it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self._entered, self._released = threading.Event(), threading.Event()
+        monkeypatch.setattr(f"runner.store.{name}", self._hang)
+
+    def _hang(self, target: object, data: bytes) -> None:
+        self._entered.set()
+        self._released.wait(20)
+
+    def start(self, work: Callable[..., object], *arguments: object) -> None:
+        self._stuck = threading.Thread(target=work, args=arguments)
+        self._stuck.start()
+        assert self._entered.wait(10)
+
+    def release(self) -> None:
+        self._released.set()
+        self._stuck.join(10)
+
+
 def test_a_hanging_disk_loses_the_file_but_not_the_result(
     store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,24 +144,15 @@ def test_a_hanging_disk_loses_the_file_but_not_the_result(
     recording.start()
     recording.reset()
     recording.play(make_step(0))
-    entered, released = threading.Event(), threading.Event()
-
-    def hang(path: Path, data: bytes) -> None:
-        entered.set()
-        released.wait(20)
-
-    monkeypatch.setattr("runner.store.episode_store.replace_file", hang)
-    stuck = threading.Thread(target=recording.end)
-    stuck.start()
-    assert entered.wait(10)
+    disk = Hanging(monkeypatch, "episode_store.replace_file")
+    disk.start(recording.end)
     with pytest.raises(StoreError, match=f"write of episode {recording.header.episode_id} hangs"):
         recording.recorder.abandon(Outcome.TIMEOUT)
     record = recording.recorder.record
     assert record is not None
     assert (record.outcome, record.rounds, record.env_episode_id) == (Outcome.SUCCESS, 1, "env episode 7")
     assert recording.journal.exists()
-    released.set()
-    stuck.join(10)
+    disk.release()
 
 
 def test_a_hanging_write_of_the_journal_does_not_prevent_abandoning(
@@ -161,20 +161,11 @@ def test_a_hanging_write_of_the_journal_does_not_prevent_abandoning(
     recording.start()
     recording.reset()
     recording.play(make_step(0))
-    entered, released = threading.Event(), threading.Event()
-
-    def hang(descriptor: int, data: bytes) -> None:
-        entered.set()
-        released.wait(20)
-
-    monkeypatch.setattr("runner.store.journal.write_all", hang)
-    stuck = threading.Thread(target=recording.play, args=[make_step(1)])
-    stuck.start()
-    assert entered.wait(10)
+    disk = Hanging(monkeypatch, "journal.write_all")
+    disk.start(recording.play, make_step(1))
     record = recording.recorder.abandon(Outcome.TIMEOUT)
     assert (record.outcome, record.rounds, record.env_episode_id) == (Outcome.TIMEOUT, 1, "env episode 7")
-    released.set()
-    stuck.join(10)
+    disk.release()
     assert store.load(recording.file) == record
     assert not recording.journal.exists()
 

@@ -173,8 +173,9 @@ def test_the_reward_is_finite_for_any_step_rewards(store: EpisodeStore, index: E
         assert store.load(recording.file).reward == total
 
 
-def test_a_journal_that_cannot_be_created_does_not_stop_the_episode(
-    store: EpisodeStore, recording: RecordedEpisode
+@pytest.mark.parametrize("is_abandoned", [False, True])
+def test_a_journal_that_cannot_be_created_costs_no_step(
+    store: EpisodeStore, recording: RecordedEpisode, is_abandoned: bool
 ) -> None:
     obstacle = store.runs / recording.header.batch_id
     obstacle.touch()
@@ -182,7 +183,11 @@ def test_a_journal_that_cannot_be_created_does_not_stop_the_episode(
     recording.play(make_step(0))
     assert [type(part) for part in recording.parts] == [Unjournaled, Started, Step]
     obstacle.unlink()
-    recording.end()
+    if is_abandoned:
+        record = recording.recorder.abandon(Outcome.TIMEOUT)
+        assert store.load(recording.file) == record
+    else:
+        recording.end()
     assert store.load(recording.file).rounds == 1
 
 
@@ -248,10 +253,14 @@ def test_a_file_with_invalid_content_is_rejected_with_its_name(
     assert str(path) in str(caught.value)
 
 
-def test_unknown_fields_are_ignored(store: EpisodeStore) -> None:
+def test_unknown_fields_are_ignored_and_an_older_file_without_gpu_fields_is_read(store: EpisodeStore) -> None:
     path, content = save_episode(store)
+    for name in ("energy_j", "energy_shared", "gpu_s"):
+        del content[name]
     path.write_bytes(msgspec.json.encode({**content, "later": [1]}))
-    assert store.load(path).rounds == 3
+    record = store.load(path)
+    assert record.rounds == 3
+    assert (record.energy_j, record.energy_shared, record.gpu_s) == (None, False, None)
 
 
 def test_special_and_oversized_files_are_not_read(store: EpisodeStore) -> None:
@@ -328,16 +337,6 @@ def test_an_episode_file_has_what_the_gpus_did(store: EpisodeStore, index: Episo
     record = store.load(recording.file)
     assert (record.energy_j, record.energy_shared, record.gpu_s) == (12.5, True, 0.5)
     assert meter.running == []
-
-
-def test_an_older_file_without_gpu_fields_is_read(store: EpisodeStore, recording: RecordedEpisode) -> None:
-    recording.record_episode()
-    content = msgspec.json.decode(recording.file.read_bytes())
-    for name in ("energy_j", "energy_shared", "gpu_s"):
-        del content[name]
-    recording.file.write_bytes(msgspec.json.encode(content))
-    record = store.load(recording.file)
-    assert (record.energy_j, record.energy_shared, record.gpu_s) == (None, False, None)
 
 
 def test_a_folder_that_cannot_be_read_is_named_and_hides_no_other(

@@ -23,7 +23,7 @@ from runner.store.token_file import decode_token_file
 from runner.types import EpisodeEnded, EpisodeHeader, EpisodeStarted, Outcome, TimestepPlayed, Tokens
 from runner.types.sequences import TokenSequence
 from runner.util.clock import Clock
-from runner.util.files import TEMPORARY_SUFFIX, file_lock
+from runner.util.files import file_lock
 from tests.support.command import REPOSITORY
 from tests.support.episodes import (
     END,
@@ -240,19 +240,6 @@ def test_a_full_disk_loses_the_journal_but_not_the_episode(store: EpisodeStore, 
     recording.end()
     assert [type(part) for part in recording.parts] == [Started, Step, Unjournaled, Step, Step, Ended]
     assert store.load(recording.file).rounds == 3
-
-
-def test_a_folder_that_cannot_be_written_loses_the_journal_but_not_the_episode(
-    store: EpisodeStore, recording: RecordedEpisode
-) -> None:
-    obstacle = recording.journal.with_name(recording.journal.name + TEMPORARY_SUFFIX)
-    obstacle.mkdir(parents=True)
-    recording.start()
-    recording.reset()
-    recording.play(make_step(0))
-    recording.end()
-    assert [type(part) for part in recording.parts] == [Unjournaled, Started, Reset, Step, Ended]
-    assert store.load(recording.file).rounds == 1
 
 
 def test_a_journal_for_which_no_file_is_left_names_the_shortage(recording: RecordedEpisode) -> None:
