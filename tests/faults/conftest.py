@@ -12,7 +12,7 @@ from runner.bus.broker.broker import Broker
 from runner.publish.outbox import Outbox
 from runner.util.clock import Clock
 from tests.conftest import Install
-from tests.support.env_server_process import EnvServerProcess, run_dropping_proxy
+from tests.support.env_server_process import EnvServerProcess, free_port, run_dropping_proxy
 from tests.support.hooked_agent import HookedAgent
 from tests.support.manual_clock import ManualClock
 from tests.support.nats_server import NatsAccount, NatsServer, SharedNatsServer
@@ -82,6 +82,11 @@ def served_maze(request: pytest.FixtureRequest) -> Iterator[tuple[EnvServerProce
 def maze_server() -> Iterator[EnvServerProcess]:
     with EnvServerProcess("Maze") as server:
         yield server
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
 
 
 @pytest.fixture

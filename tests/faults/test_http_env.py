@@ -27,6 +27,7 @@ from runner.results.statistics import wilson_interval
 from runner.results.summary import summarize_results
 from runner.types import Action
 from tests.support.batches import resolved_batch
+from tests.support.env_server_process import free_port
 from tests.support.http_replies import operations
 from tests.support.rude_env_server import (
     EnvironmentHandler,
@@ -201,12 +202,6 @@ async def test_idle_connections_are_closed_before_the_server_closes_them(rude_se
     assert rude_server.n_connections == len(rude_server.requests) == 5
 
 
-def free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
 async def test_an_absent_server_is_reported_with_advice() -> None:
     url = f"http://me:hidden@127.0.0.1:{free_port()}"
     timings = HttpTimings(connect_retry_delays_s=(0.0, 0.0))
@@ -258,28 +253,6 @@ async def test_a_failed_close_is_at_most_logged(
         await env.cleanup()
     assert len(caplog.records) == bool(warning)
     assert warning in caplog.text
-
-
-async def test_a_cancelled_step_is_not_resumed(rude_server: RudeServer) -> None:
-    reached = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    async def never_answer(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        loop.call_soon_threadsafe(reached.set)
-        await hang(request, writer)
-
-    rude_server.reset(EnvironmentHandler(Maze, never_answer))
-    env = maze_over_http(rude_server)
-    await env.reset()
-    stepping = asyncio.create_task(env.step(UP))
-    await asyncio.wait_for(reached.wait(), 10)
-    stepping.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await stepping
-    with pytest.raises(EnvironmentFault, match="call reset first"):
-        await env.step(UP)
-    await env.cleanup()
-    assert operations(rude_server) == ["create", "reset", "step", "close"]
 
 
 STATUS_LINES = st.sampled_from([b"HTTP/1.1 200 OK", b"HTTP/1.1 101 X", b"HTTP/1.0 999 \xff", b"HTTP/9.9 200", b""])

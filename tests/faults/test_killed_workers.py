@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +44,7 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
 
 @pytest.fixture
 def fakes(install: Install) -> None:
-    envs = {name: f"tests.support.fakes:{name}" for name in ("Gated", "AsyncHanging")}
+    envs = {name: f"tests.support.fakes:{name}" for name in ("Gated",)}
     envs["Killing"] = "tests.support.rude_environments:Killing"
     install(envs=envs, agents={"up": "tests.support.fakes:UpAgent"})
 
@@ -217,36 +215,6 @@ def test_blocked_steps_are_timeouts_and_their_workers_are_replaced(workspace: Wo
     assert len({record.worker.id for record in records if record.worker}) == 4
     pids = {item.pid for item in items if isinstance(item, WorkerState) and item.pid is not None}
     wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids))
-
-
-@pytest.mark.usefixtures("fakes")
-def test_cancel_ends_an_await_in_a_worker(workspace: Workspace) -> None:
-    planned = resolved_batch(env="AsyncHanging", agent="up", repeat=3, concurrency=2)
-    pool = open_pool(1, planned.spec, planned.setup, None, workspace.store.runs, print)
-    started: queue.SimpleQueue[BatchItem] = queue.SimpleQueue()
-    batch = Batch(planned, workspace, observers=[started.put], pool=pool, step_grace_s=0.05)
-    results: queue.SimpleQueue[BatchResult] = queue.SimpleQueue()
-    threading.Thread(target=lambda: results.put(batch.run()), daemon=True).start()
-    for _ in range(2):
-        while not isinstance(started.get(timeout=60), EpisodeStarted):
-            pass
-    batch.command("cancel")
-    result = results.get(timeout=60)
-    assert (result.status, result.outcomes, result.problems) == ("cancelled", {"cancelled": 2}, [])
-    assert all(episode.error is None for episode in result.episodes)
-
-
-@pytest.mark.usefixtures("fakes")
-def test_an_episode_that_kills_its_workers_costs_its_neighbors_nothing(workspace: Workspace) -> None:
-    planned = resolved_batch(env="Killing", agent="up", repeat=12, concurrency=8)
-    batch = WorkerBatch(workspace, planned, 2)
-    result = batch.batch.run()
-    assert (result.status, result.interrupted_by) == ("interrupted", "workers")
-    assert result.outcomes == {"success": 11, "interrupted": 1}
-    starts = Counter(workspace.store.load(file.episode_id).task_index for file in stored_files(workspace.store))
-    assert starts[1] == 5
-    assert result.workers is not None
-    assert result.workers.lost == 5
 
 
 class KillingNeighbors(WorkerBatch):

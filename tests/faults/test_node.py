@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import json
 from pathlib import Path
 from typing import cast
@@ -18,8 +16,6 @@ from runner.node.batch_player import BatchPlayer
 from runner.node.batch_queue import derived_batch_id
 from runner.node.node import Node, publish_remaining, stop_batches
 from runner.publish.publisher import Publisher, Sink
-from runner.store import EpisodeStore, open_index
-from tests.support.episodes import RecordedEpisode, make_step
 from tests.support.nats_server import NatsAccount, NatsServer
 from tests.support.node_events import collect_into, wait_until
 from tests.support.node_process import NodeProcess, clean_environ
@@ -45,30 +41,6 @@ async def test_a_requested_batch_is_played_and_published_once(node: NodeProcess)
         assert len(event_ids(received, "agentgym.episode.completed.v1")) == 3
         assert event_ids(received, "agentgym.eval.batch.completed.v1") == [f"batch:{batch_id}"]
         await wait_until(lambda: {"episode", "timestep", "batch"} <= channels(received))
-
-
-async def test_an_episode_file_is_sent_in_chunks(node: NodeProcess) -> None:
-    content = (path := record_large_episode(node.data_dir)).read_bytes()
-    assert len(content) > 1 << 20
-    async with await node.connect() as connection:
-        content_received = b""
-        while len(content_received) < len(content):
-            chunk = await node.request(connection, "episode", episode_id=path.stem, offset=len(content_received))
-            assert (chunk["total"], chunk["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
-            assert chunk["data"]
-            content_received += base64.b64decode(chunk["data"])
-        assert content_received == content
-
-
-def record_large_episode(data_dir: Path) -> Path:
-    store = EpisodeStore(data_dir)
-    index = open_index(store)
-    recording = RecordedEpisode(store, index)
-    recording.start()
-    recording.play(make_step(0, observation=[{"role": "user", "content": "x" * (1 << 20)}]))
-    recording.end()
-    index.close()
-    return recording.file
 
 
 async def test_pause_resume_and_cancel_apply_to_the_running_batch(node: NodeProcess) -> None:

@@ -214,16 +214,6 @@ async def test_on_the_egress_broker_a_node_answers_health_but_rejects_commands(
             assert rejected["error"]["code"] == "no_control"
 
 
-async def test_commands_to_a_finished_batch_are_rejected(node: NodeProcess) -> None:
-    async with await node.connect() as connection:
-        batch_id = str(ULID())
-        await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
-        await node.wait_for_batch(connection, batch_id, "completed")
-        for op in ("pause", "resume", "step"):
-            reply = await node.request_reply(connection, op, batch_id=batch_id)
-            assert reply["error"]["code"] == "not_running", op
-
-
 async def test_a_request_exceeds_the_profiles_limits_only_if_it_allows_that(node: NodeProcess) -> None:
     async with await node.connect() as connection:
         longer: dict[str, Any] = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle", "max_rounds": 16}
@@ -252,10 +242,3 @@ async def test_the_tasks_of_a_request_are_played_in_their_order(node: NodeProces
         missing = {**chosen, "batch_id": str(ULID()), "envs": ["Maze", "Wordle"]}
         error = (await node.request_reply(connection, "start", **missing))["error"]
         assert "tasks has no tasks of 'Wordle'" in error["message"]
-
-
-async def test_a_battery_with_the_same_environment_twice_is_rejected(node: NodeProcess) -> None:
-    async with await node.connect() as connection:
-        twice = {"batch_id": str(ULID()), "envs": ["Maze", "maze"], "agent": "oracle"}
-        reply = await node.request_reply(connection, "start", **twice)
-        assert reply["error"]["code"] == "bad_request"

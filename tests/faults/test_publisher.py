@@ -258,28 +258,20 @@ async def test_events_arrive_without_permission_to_look_up_streams(
             )
 
 
-async def test_a_core_subscriber_receives_all_three_subjects(core_nats_server: NatsServer, outbox: Outbox) -> None:
-    async with nats_client(core_nats_server) as client:
-        received = await collect_messages(client)
-        outbox.add(*(outbox_event(number, kind) for number, kind in enumerate(subjects.DURABLE)))
-        async with run_publisher(outbox, sink_to(core_nats_server)) as running:
-            await running.wait_until_drained()
-        await client.flush()
-    assert event_ids(received) == _ids_of_all_kinds()
-    assert [message.subject for message in received] == list(subjects.DURABLE)
-
-
-async def test_a_catch_all_subscriber_is_not_mistaken_for_jetstream(
-    core_nats_server: NatsServer, outbox: Outbox
+@pytest.mark.parametrize("subject", ["agentgym.>", ">"])
+async def test_a_core_subscriber_receives_all_three_subjects_and_is_not_mistaken_for_jetstream(
+    core_nats_server: NatsServer, outbox: Outbox, subject: str
 ) -> None:
     async with nats_client(core_nats_server) as client:
-        received = await collect_messages(client, ">")
+        received = await collect_messages(client, subject)
         outbox.add(*(outbox_event(number, kind) for number, kind in enumerate(subjects.DURABLE)))
         async with run_publisher(outbox, sink_to(core_nats_server)) as running:
             await running.wait_until_drained()
             assert "stalled" not in [state.status for state in running.states]
         await client.flush()
-    assert event_ids([message for message in received if message.subject in subjects.DURABLE]) == _ids_of_all_kinds()
+    events = [message for message in received if message.subject in subjects.DURABLE]
+    assert event_ids(events) == _ids_of_all_kinds()
+    assert [message.subject for message in events] == list(subjects.DURABLE)
 
 
 async def test_an_event_sent_again_is_stored_once_per_duplicate_window(bus: NatsAccount, outbox: Outbox) -> None:

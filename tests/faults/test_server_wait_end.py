@@ -70,7 +70,9 @@ def test_a_waiting_batch_ends_at_once(
     check_stored(workspace, result)
 
 
-def test_an_episode_that_was_put_back_can_be_cancelled(maze_server: EnvServerProcess, workspace: Workspace) -> None:
+def test_an_episode_that_was_put_back_accepts_only_ending_commands_and_can_be_cancelled(
+    maze_server: EnvServerProcess, workspace: Workspace
+) -> None:
     def kill_after_first(record: EpisodeRecord) -> None:
         if record.task_index == 0:
             maze_server.kill()
@@ -78,6 +80,8 @@ def test_an_episode_that_was_put_back_can_be_cancelled(maze_server: EnvServerPro
     batch = MazeBatch(workspace, maze_server.port, repeat=3, on_record=kill_after_first)
     batch.wait_until_waiting()
     (episode_id,) = batch.batch.episode_ids
+    commands: list[CommandName] = ["pause", "step", "resume", "cancel"]
+    assert [batch.batch.accepts(name, episode_id) for name in commands] == [False, False, False, True]
     batch.batch.command("cancel", episode_id)
     wait_until(lambda: not batch.batch.episode_ids)
     maze_server.start()
@@ -104,20 +108,17 @@ def test_a_pause_stops_the_time_of_the_wait(
     assert batch.result().outcomes == {"truncated": 2, "error": 1}
 
 
-def test_without_a_wait_the_batch_goes_on_at_once(
-    maze_server: EnvServerProcess, workspace: Workspace, kill_at: Callable[..., threading.Event]
+@pytest.mark.parametrize(("wait_s", "n_errors"), [(0.0, 3), (60.0, 1)], ids=["without a wait", "the last episode"])
+def test_a_batch_goes_on_at_once_if_nothing_waits(
+    maze_server: EnvServerProcess,
+    workspace: Workspace,
+    kill_at: Callable[..., threading.Event],
+    wait_s: float,
+    n_errors: int,
 ) -> None:
     kill_at(maze_server, task=1, step=0)
-    result = MazeBatch(workspace, maze_server.port, repeat=4, wait_s=0.0).result()
-    assert (result.status, result.outcomes) == ("completed", {"truncated": 1, "error": 3})
-
-
-def test_the_last_episode_does_not_wait(
-    maze_server: EnvServerProcess, workspace: Workspace, kill_at: Callable[..., threading.Event]
-) -> None:
-    kill_at(maze_server, task=1, step=0)
-    result = MazeBatch(workspace, maze_server.port, repeat=2).result()
-    assert (result.status, result.outcomes) == ("completed", {"truncated": 1, "error": 1})
+    result = MazeBatch(workspace, maze_server.port, repeat=1 + n_errors, wait_s=wait_s).result()
+    assert (result.status, result.outcomes) == ("completed", {"truncated": 1, "error": n_errors})
 
 
 @pytest.mark.parametrize("limits", [{"timeout_sec": 5.0}, {"max_duration_s": 3.0}], ids=["request", "episode"])
@@ -134,22 +135,6 @@ def test_a_server_that_hangs_is_awaited(
     maze_server.resume()
     result = batch.result()
     assert (result.status, result.outcomes) == ("completed", {"truncated": 3, "error": 1})
-
-
-def test_only_ending_commands_are_accepted_for_an_episode_that_was_put_back(
-    maze_server: EnvServerProcess, workspace: Workspace
-) -> None:
-    def kill_after_first(record: EpisodeRecord) -> None:
-        if record.task_index == 0:
-            maze_server.kill()
-
-    batch = MazeBatch(workspace, maze_server.port, repeat=2, on_record=kill_after_first)
-    batch.wait_until_waiting()
-    (episode_id,) = batch.batch.episode_ids
-    commands: list[CommandName] = ["pause", "step", "resume", "cancel"]
-    assert [batch.batch.accepts(name, episode_id) for name in commands] == [False, False, False, True]
-    batch.batch.command("cancel")
-    assert batch.result().outcomes == {"truncated": 1, "cancelled": 1}
 
 
 def test_an_interrupt_during_the_cleanup_leaves_the_task_to_resume(

@@ -16,6 +16,7 @@ from runner.config import EnvironmentEntry, Environments, Profile
 from runner.errors import ConfigError
 from runner.node.env_servers import DEFAULT_TIMINGS, EnvServerManager, ServerLog, StartTimings, log_name
 from tests.support.rude_env_server import run_rude_server
+from tests.support.waiting_batch import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -81,13 +82,6 @@ def create_manager(tmp_path: Path, port: int) -> Iterator[Callable[..., EnvServe
     yield create
     for manager in managers:
         manager.close()
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition was never true"
-        time.sleep(0.01)
 
 
 def wait_for_cause(manager: EnvServerManager) -> str:

@@ -100,16 +100,6 @@ async def test_an_account_without_jetstream_receives_events_without_a_stream(tmp
     assert egress_counts(outbox) == SinkCounts(acked=1)
 
 
-async def test_a_server_without_jetstream_receives_events_at_once(core_nats_server: NatsServer, outbox: Outbox) -> None:
-    async with receive(core_nats_server, EPISODE_COMPLETED) as events:
-        outbox.add(outbox_event(0))
-        async with run_publisher(outbox, sink_to(core_nats_server), options=SHORT_TIMEOUTS) as running:
-            await running.wait_until_drained()
-            assert "stalled" not in [state.status for state in running.states]
-        await events.wait_for(1)
-        assert event_ids(events.messages) == ["event:0"]
-
-
 @pytest.mark.parametrize("timeout_s", [DeliveryOptions().missing_jetstream_timeout_s, 0.0])
 async def test_events_wait_for_the_missing_jetstream_of_a_known_stream(
     tmp_path: Path, outbox: Outbox, timeout_s: float

@@ -203,23 +203,6 @@ def test_a_worker_has_the_state_of_its_run_but_no_descriptors(
             channels |= own
 
 
-def test_a_killed_worker_costs_its_episode_and_no_other(
-    tmp_path: Path, gate: StepGate, environ: dict[str, str]
-) -> None:
-    with WorkerRun(tmp_path, "HeldSteps", "--repeat", "6", workers=2, environ=environ) as run:
-        killed, other = held_steps(gate, 2)
-        process = psutil.Process(killed.pid)
-        process.kill()
-        wait_until_reaped(process)
-        gate.open()
-        other.release()
-        assert run.wait() == 0
-    assert [outcome for outcome in run.outcomes() if outcome[1] == "success"] == all_successful(6)
-    (lost,) = (episode for episode in run.episodes() if episode["outcome"] != "success")
-    assert (lost["task_index"], lost["outcome"], lost["error"]["type"]) == (killed.task, "interrupted", "worker_lost")
-    assert "SIGKILL" in lost["error"]["message"]
-
-
 def test_a_stopped_worker_keeps_no_other_waiting(tmp_path: Path, gate: StepGate, environ: dict[str, str]) -> None:
     with WorkerRun(tmp_path, "HeldSteps", "--repeat", "6", workers=2, environ=environ) as run:
         stopped, other = held_steps(gate, 2)

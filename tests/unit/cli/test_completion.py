@@ -113,63 +113,51 @@ def test_bash_completes_the_command_of_the_console(
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_of_the_console_is_valid_for_its_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert console_main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    assert [word for word in ("launch", "watch", "open", "config", "data-dir", "since") if word not in script] == []
-    if shutil.which(shell) is None:
-        pytest.skip(f"install {shell} to run this test")
-    subprocess.run([shell, "-n"], input=script, text=True, timeout=30, check=True)
+def test_a_script_is_valid_for_its_shell_and_names_every_subcommand(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    console = ("launch", "watch", "open", "config", "data-dir", "since")
+    for command, names in ((main, SUBCOMMANDS), (console_main, console)):
+        assert command(["completion", shell]) == 0
+        script = capsys.readouterr().out
+        assert [name for name in names if name not in script] == []
+        if shutil.which(shell) is None:
+            pytest.skip(f"install {shell} to run this test")
+        subprocess.run([shell, "-n"], input=script, text=True, timeout=30, check=True)
+
+
+LINES = [
+    ("pre", ["preflight"]),
+    ("--battery l", ["lightweight"]),
+    ("serve M", ["Maze"]),
+    ("--agent or", ["oracle"]),
+    ("import my", ["my profile.yaml"]),
+    ("compare x my", ["my profile.yaml"]),
+    ("--repeat ", []),
+]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("line", "completions"),
-    [
-        ("pre", ["preflight"]),
-        ("--battery l", ["lightweight"]),
-        ("serve M", ["Maze"]),
-        ("--agent or", ["oracle"]),
-        ("import my", ["my profile.yaml"]),
-        ("compare x my", ["my profile.yaml"]),
-        ("--repeat ", []),
-    ],
-)
-def test_zsh_completes_subcommands_values_and_paths(tmp_path: Path, line: str, completions: list[str]) -> None:
-    if (zsh := shutil.which("zsh")) is None:
-        pytest.skip("install zsh to run this test")
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_complete_subcommands_values_and_paths(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], shell: str
+) -> None:
+    if (program := shutil.which(shell)) is None:
+        pytest.skip(f"install {shell} to run this test")
     (tmp_path / "my profile.yaml").touch()
     script = tmp_path / "script"
-    script.write_text(run_agentgym(tmp_path, "completion", "zsh").stdout)
-    command = [zsh, "-f", "-c", IN_ZSH, "zsh", str(tmp_path), str(script), f"agentgym-runner {line}"]
-    completed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert re.findall("<HIT>(.*?)</HIT>", completed.stdout) == completions
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("line", "completions"),
-    [
-        ("pre", {"preflight"}),
-        ("--battery=l", {"--battery=lightweight"}),
-        ("serve M", {"Maze"}),
-        ("--agent or", {"oracle"}),
-        ("import my", {"my profile.yaml"}),
-        ("compare x my", {"my profile.yaml"}),
-        ("--repeat ", set()),
-    ],
-)
-def test_fish_completes_subcommands_values_and_paths(tmp_path: Path, line: str, completions: set[str]) -> None:
-    if (fish := shutil.which("fish")) is None:
-        pytest.skip("install fish to run this test")
-    (tmp_path / "my profile.yaml").touch()
-    script = tmp_path / "completion.fish"
-    script.write_text(run_agentgym(tmp_path, "completion", "fish").stdout)
-    query = f"source {script}; complete -C 'agentgym-runner {line}'"
-    completed = subprocess.run(
-        [fish, "--no-config", "-c", query], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert {row.partition("\t")[0] for row in completed.stdout.splitlines()} == completions
+    assert main(["completion", shell]) == 0
+    script.write_text(capsys.readouterr().out)
+    for words, completions in LINES:
+        line = f"agentgym-runner {words}"
+        if shell == "zsh":
+            command = [program, "-f", "-c", IN_ZSH, "zsh", str(tmp_path), str(script), line]
+        else:
+            command = [program, "--no-config", "-c", f"source {script}; complete -C '{line}'"]
+        completed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+        rows = [row.partition("\t")[0] for row in completed.stdout.splitlines()]
+        found = re.findall("<HIT>(.*?)</HIT>", completed.stdout) if shell == "zsh" else rows
+        assert found == completions, words
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -185,16 +173,6 @@ def test_names_that_a_shell_would_interpret_are_left_out(
     script = capsys.readouterr().out
     assert "fine" in script
     assert not any(name in script for name in hostile)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_is_valid_for_its_shell_and_names_every_subcommand(shell: str, tmp_path: Path) -> None:
-    script = run_agentgym(tmp_path, "completion", shell).stdout
-    assert [name for name in SUBCOMMANDS if name not in script] == []
-    if shutil.which(shell) is None:
-        pytest.skip(f"install {shell} to run this test")
-    subprocess.run([shell, "-n"], input=script, text=True, timeout=30, check=True)
 
 
 def test_the_man_page_is_that_of_the_parsers() -> None:

@@ -12,6 +12,8 @@ from runner.events.control import NodeHealth
 from runner.node.handlers import ControlHandler
 from tests.support.control_handler import control_handler
 
+Send = Callable[..., Any]
+"""Sends a request to the handler and returns its reply."""
 HOSTILE = "\x1b[2J\u202e\u2066\x9b\x00\n"
 
 
@@ -33,11 +35,11 @@ def handler(workspace: Workspace) -> ControlHandler:
 
 
 @pytest.fixture
-def send_request(handler: ControlHandler) -> Callable[..., Any]:
+def send(handler: ControlHandler) -> Send:
     """Send requests to the handler."""
 
-    def send_request(op: str, request_id: object = "1", **args: object) -> Any:  # noqa: ANN401
+    def send(op: str, request_id: object = "1", **args: object) -> Any:  # noqa: ANN401
         payload = json.dumps({"id": request_id, "op": op, "args": args}).encode()
         return json.loads(handler.handle(payload))
 
-    return send_request
+    return send

@@ -35,7 +35,7 @@ def queue(workspace: Workspace) -> BatchQueue:
     return BatchQueue(workspace.data_dir)
 
 
-def add(queue: BatchQueue, status: Status = "queued", env: str = "Maze", **spec: int) -> QueuedBatch:
+def add(queue: BatchQueue, status: Status = "queued", env: str = "Maze", **spec: Any) -> QueuedBatch:  # noqa: ANN401
     queued = QueuedBatch(
         batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env=env, agent="oracle", **spec), status=status
     )

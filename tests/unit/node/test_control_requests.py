@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -29,6 +28,7 @@ from runner.node.handlers import (
 )
 from runner.util.display_text import one_line
 from tests.support.episodes import RecordedEpisode
+from tests.unit.node.conftest import Send
 
 KEYS = st.sampled_from(["id", "op", "args", "envs", "batch_id", "x", ""]) | st.text(max_size=3)
 JSON_VALUES = st.recursive(
@@ -152,41 +152,36 @@ def test_too_many_requests_are_rejected_with_a_hint() -> None:
     assert "send this request again" in error["error"]["hint"]
 
 
-@pytest.mark.parametrize(
-    ("args", "bound"),
-    [
-        ({"max_duration_sec": 1e308}, "at most 1000000000 seconds"),
-        ({"max_duration_sec": 1_000_000_001}, "at most 1000000000 seconds"),
-        ({"max_duration_sec": 0}, "a positive number of seconds"),
-        ({"max_duration_sec": -1}, "a positive number of seconds"),
-        ({"max_rounds": 10**12}, "at most 1000000"),
-        ({"max_rounds": 1_000_001}, "at most 1000000"),
-        ({"max_rounds": 10**4000}, "at most 1000000"),
-        ({"max_rounds": 0}, "at least one round"),
-        ({"repeat": 10**4000}, "at most 1000000 episodes"),
-        ({"repeat": 1_000_001}, "at most 1000000 episodes"),
-        ({"attempts": 10**18}, "at most 1000000 episodes"),
-        ({"repeat": 2000, "attempts": 2000}, "at most 1000000 episodes"),
-        ({"repeat": -1, "attempts": -1}, "at least 1"),
-        ({"concurrency": 257}, "at most 256 episodes at a time"),
-        ({"concurrency": 10**4000}, "at most 256 episodes at a time"),
-        ({"workers": 257}, "give 0 to 256 local processes"),
-        ({"workers": -1}, "workers is -1; give 0 to 256 local processes"),
-        ({"workers": 10**4000}, "workers is a number of 13288 bits; give 0 to 256"),
-        ({"task_index": 2**62}, f"must be below {2**62}"),
-        ({"task_index": -1}, "at least 0"),
-        ({"seed": 10**4000}, f"must be below {2**62}"),
-        ({"seed": -(2**62)}, f"must be below {2**62}"),
-    ],
-)
-def test_a_number_out_of_range_is_rejected_with_its_bound(
-    send_request: Callable[..., Any], args: dict[str, object], bound: str
-) -> None:
-    batch_id = str(ULID())
-    error = send_request("start", batch_id=batch_id, envs=["Maze"], agent="oracle", **args)["error"]
-    assert error["code"] == "refused"
-    assert bound in error["message"]
-    assert send_request("list")["result"]["batches"] == []
+OUT_OF_RANGE: list[tuple[dict[str, object], str]] = [
+    ({"max_duration_sec": 1e308}, "at most 1000000000 seconds"),
+    ({"max_duration_sec": 1_000_000_001}, "at most 1000000000 seconds"),
+    ({"max_duration_sec": 0}, "a positive number of seconds"),
+    ({"max_duration_sec": -1}, "a positive number of seconds"),
+    ({"max_rounds": 1_000_001}, "at most 1000000"),
+    ({"max_rounds": 10**4000}, "at most 1000000"),
+    ({"max_rounds": 0}, "at least one round"),
+    ({"repeat": 10**4000}, "at most 1000000 episodes"),
+    ({"repeat": 1_000_001}, "at most 1000000 episodes"),
+    ({"attempts": 10**18}, "at most 1000000 episodes"),
+    ({"repeat": 2000, "attempts": 2000}, "at most 1000000 episodes"),
+    ({"repeat": -1, "attempts": -1}, "at least 1"),
+    ({"concurrency": 257}, "at most 256 episodes at a time"),
+    ({"concurrency": 10**4000}, "at most 256 episodes at a time"),
+    ({"workers": 257}, "give 0 to 256 local processes"),
+    ({"workers": -1}, "workers is -1; give 0 to 256 local processes"),
+    ({"workers": 10**4000}, "workers is a number of 13288 bits; give 0 to 256"),
+    ({"task_index": 2**62}, f"must be below {2**62}"),
+    ({"task_index": -1}, "at least 0"),
+    ({"seed": 10**4000}, f"must be below {2**62}"),
+    ({"seed": -(2**62)}, f"must be below {2**62}"),
+]
+
+
+def test_a_number_out_of_range_is_rejected_with_its_bound(send: Send) -> None:
+    for args, bound in OUT_OF_RANGE:
+        error = send("start", batch_id=str(ULID()), envs=["Maze"], agent="oracle", **args)["error"]
+        assert (error["code"], bound in error["message"]) == ("refused", True), (args, error)
+    assert send("list")["result"]["batches"] == []
 
 
 @pytest.mark.parametrize(
@@ -197,14 +192,14 @@ def test_a_number_out_of_range_is_rejected_with_its_bound(
     ],
 )
 def test_a_step_or_an_offset_out_of_range_is_a_bad_request(
-    workspace: Workspace, send_request: Callable[..., Any], op: str, args: dict[str, Any]
+    workspace: Workspace, send: Send, op: str, args: dict[str, Any]
 ) -> None:
     episode = RecordedEpisode(workspace.store, workspace.index).record_episode()
-    error = send_request(op, episode_id=episode.episode_id, **args)["error"]
+    error = send(op, episode_id=episode.episode_id, **args)["error"]
     assert (error["code"], "`int`" in error["message"]) == ("bad_request", True), error
 
 
-def test_the_largest_numbers_are_accepted(send_request: Callable[..., Any]) -> None:
+def test_the_largest_numbers_are_accepted(send: Send) -> None:
     largest = {
         "max_duration_sec": 1e9,
         "max_rounds": 1_000_000,
@@ -216,12 +211,14 @@ def test_the_largest_numbers_are_accepted(send_request: Callable[..., Any]) -> N
         "task_index": 2**62 - 1,
         "seed": 2**62 - 1,
     }
-    reply = send_request("start", batch_id=str(ULID()), envs=["Maze"], agent="oracle", **largest)
+    reply = send("start", batch_id=str(ULID()), envs=["Maze"], agent="oracle", **largest)
     assert reply["result"][0]["n_planned"] == 1_000_000
 
 
-def test_too_many_environments_are_rejected(send_request: Callable[..., Any]) -> None:
-    error = send_request("start", batch_id=str(ULID()), envs=["Maze"] * 201, agent="oracle")["error"]
+def test_too_many_environments_and_one_twice_are_rejected(send: Send) -> None:
+    twice = send("start", batch_id=str(ULID()), envs=["Maze", "maze"], agent="oracle")["error"]
+    assert twice["code"] == "bad_request"
+    error = send("start", batch_id=str(ULID()), envs=["Maze"] * 201, agent="oracle")["error"]
     assert (error["code"], error["message"]) == (
         "bad_request",
         "the request is for 201 batches; one request starts at most 200",
@@ -229,22 +226,22 @@ def test_too_many_environments_are_rejected(send_request: Callable[..., Any]) ->
 
 
 def test_a_full_queue_rejects_starts_and_resumes_until_a_batch_is_cancelled(
-    handler: ControlHandler, send_request: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    handler: ControlHandler, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_queue, "MAX_QUEUED", 2)
     interrupted, *queued = ({"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle"} for _ in range(4))
-    send_request("start", **interrupted)
+    send("start", **interrupted)
     handler.queue.set_status(str(interrupted["batch_id"]), "interrupted")
-    assert [send_request("start", **request)["ok"] for request in queued] == [True, True, False]
+    assert [send("start", **request)["ok"] for request in queued] == [True, True, False]
     for request in (queued[2], {**interrupted, "resume": True}):
-        error = send_request("start", **request)["error"]
+        error = send("start", **request)["error"]
         assert error["code"] == "queue_full"
         assert error["message"] == "the request makes 3 batches wait; this node queues at most 2"
         assert "cancel some" in error["hint"]
-    assert send_request("start", **queued[0])["ok"], "a repeated request has no effect, so it is accepted"
-    assert len(send_request("list")["result"]["batches"]) == 3
-    send_request("cancel", batch_id=queued[0]["batch_id"])
-    assert send_request("start", **{**interrupted, "resume": True})["result"][0]["status"] == "queued"
+    assert send("start", **queued[0])["ok"], "a repeated request has no effect, so it is accepted"
+    assert len(send("list")["result"]["batches"]) == 3
+    send("cancel", batch_id=queued[0]["batch_id"])
+    assert send("start", **{**interrupted, "resume": True})["result"][0]["status"] == "queued"
 
 
 def test_a_battery_that_does_not_fit_into_the_queue_is_not_added(

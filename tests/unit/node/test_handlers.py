@@ -6,7 +6,6 @@ import inspect
 import json
 import logging
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from runner.types import Budget, Outcome
 from runner.util.clock import is_ulid
 from runner.util.files import read_file
 from tests.support.episodes import RecordedEpisode, make_step
-from tests.unit.node.conftest import HOSTILE
+from tests.unit.node.conftest import HOSTILE, Send
 
 LIMIT = 200
 
@@ -91,7 +90,7 @@ def record_episode(workspace: Workspace, size: int) -> Path:
 
 
 def test_a_large_episode_is_sent_completely_in_chunks(
-    workspace: Workspace, send_request: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = record_episode(workspace, 3 << 20)
     content = path.read_bytes()
@@ -105,7 +104,7 @@ def test_a_large_episode_is_sent_completely_in_chunks(
     monkeypatch.setattr("runner.node.file_chunks.read_file", counted)
     received = b""
     while True:
-        chunk = send_request("episode", episode_id=path.stem, offset=len(received))["result"]
+        chunk = send("episode", episode_id=path.stem, offset=len(received))["result"]
         assert (chunk["total"], chunk["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
         part = base64.b64decode(chunk["data"])
         assert len(part) <= CHUNK_BYTES
@@ -116,66 +115,59 @@ def test_a_large_episode_is_sent_completely_in_chunks(
     assert reads == [path], "the whole file was read more than once"
 
 
-def test_a_changed_file_is_hashed_again_and_a_deleted_file_is_rejected(
-    workspace: Workspace, send_request: Callable[..., Any]
-) -> None:
+def test_a_changed_file_is_hashed_again_and_a_deleted_file_is_rejected(workspace: Workspace, send: Send) -> None:
     path = record_episode(workspace, 10)
-    send_request("episode", episode_id=path.stem)
+    send("episode", episode_id=path.stem)
     path.write_bytes(b"another")
-    chunk = send_request("episode", episode_id=path.stem, offset=2)["result"]
+    chunk = send("episode", episode_id=path.stem, offset=2)["result"]
     assert (chunk["total"], chunk["sha256"]) == (7, hashlib.sha256(b"another").hexdigest())
     assert base64.b64decode(chunk["data"]) == b"other"
     for offset in (7, 2**53):
-        assert send_request("episode", episode_id=path.stem, offset=offset)["result"]["data"] == ""
+        assert send("episode", episode_id=path.stem, offset=offset)["result"]["data"] == ""
     path.unlink()
-    assert "cannot be read" in send_request("episode", episode_id=path.stem)["error"]["message"]
+    assert "cannot be read" in send("episode", episode_id=path.stem)["error"]["message"]
 
 
-def test_what_is_archived_or_unknown_is_said(workspace: Workspace, send_request: Callable[..., Any]) -> None:
+def test_what_is_archived_or_unknown_is_said(workspace: Workspace, send: Send) -> None:
     path = record_episode(workspace, 1)
     archive_episodes(workspace.store, workspace.index, path.parent.name, [path.stem])
-    message = send_request("episode", episode_id=path.stem)["error"]["message"]
+    message = send("episode", episode_id=path.stem)["error"]["message"]
     assert f"agentgym-tui open {path.with_name('archive.zip')}" in message
-    assert "this node has no episode" in send_request("episode", episode_id=str(ULID()))["error"]["message"]
+    assert "this node has no episode" in send("episode", episode_id=str(ULID()))["error"]["message"]
 
 
 BATCH = str(ULID())
 
 
-@pytest.mark.parametrize(
-    ("op", "args"),
-    [
-        ("start", {"batch_id": "TEXT", "envs": ["Maze"]}),
-        ("start", {"batch_id": BATCH, "envs": ["TEXT"]}),
-        ("start", {"batch_id": BATCH, "envs": ["Maze"], "agent": "TEXT"}),
-        ("start", {"batch_id": BATCH, "envs": ["Maze"], "model": "TEXT"}),
-        ("start", {"batch_id": BATCH, "envs": ["Maze"], "TEXT": 1}),
-        ("cancel", {"batch_id": "TEXT"}),
-        ("pause", {"episode_id": "TEXT"}),
-        ("episode", {"episode_id": "TEXT"}),
-        ("TEXT", {}),
-        ("health", {}),
-    ],
-)
+QUOTING: list[tuple[str, dict[str, object]]] = [
+    ("start", {"batch_id": "TEXT", "envs": ["Maze"]}),
+    ("start", {"batch_id": BATCH, "envs": ["TEXT"]}),
+    ("start", {"batch_id": BATCH, "envs": ["Maze"], "agent": "TEXT"}),
+    ("start", {"batch_id": BATCH, "envs": ["Maze"], "model": "TEXT"}),
+    ("start", {"batch_id": BATCH, "envs": ["Maze"], "TEXT": 1}),
+    ("cancel", {"batch_id": "TEXT"}),
+    ("pause", {"episode_id": "TEXT"}),
+    ("episode", {"episode_id": "TEXT"}),
+    ("TEXT", {}),
+    ("health", {}),
+]
+
+
 @pytest.mark.parametrize("text", [HOSTILE, "x" * 30_000, HOSTILE * 1000], ids=["hostile", "large", "both"])
-def test_quoted_text_in_errors_is_short_and_printable(
-    send_request: Callable[..., Any], text: str, op: str, args: dict[str, object]
-) -> None:
-    filled = json.loads(json.dumps(args).replace("TEXT", json.dumps(text)[1:-1]))
-    reply = send_request(op.replace("TEXT", text), **filled)
-    message = reply["error"]["message"]
-    assert message
-    assert len(message) <= LIMIT
-    assert message.isprintable()
+def test_quoted_text_in_errors_is_short_and_printable(send: Send, text: str) -> None:
+    for op, args in QUOTING:
+        filled = json.loads(json.dumps(args).replace("TEXT", json.dumps(text)[1:-1]))
+        message = send(op.replace("TEXT", text), **filled)["error"]["message"]
+        assert message and len(message) <= LIMIT and message.isprintable(), (op, args)
 
 
 @pytest.mark.parametrize("request_id", ["x" * (LIMIT + 1), HOSTILE, "a\tb"])
-def test_a_request_id_that_cannot_be_echoed_is_rejected(send_request: Callable[..., Any], request_id: str) -> None:
-    reply = send_request("list", request_id)
+def test_a_request_id_that_cannot_be_echoed_is_rejected(send: Send, request_id: str) -> None:
+    reply = send("list", request_id)
     assert (reply["ok"], reply["error"]["code"]) == (False, "bad_request")
     assert len(reply["id"]) <= LIMIT
     assert reply["id"].isprintable()
-    assert send_request("list", "y" * LIMIT)["id"] == "y" * LIMIT
+    assert send("list", "y" * LIMIT)["id"] == "y" * LIMIT
 
 
 @pytest.mark.parametrize(
@@ -187,119 +179,113 @@ def test_a_request_id_that_cannot_be_echoed_is_rejected(send_request: Callable[.
     ],
 )
 def test_a_start_of_an_unplayable_environment_is_answered_with_what_works(
-    send_request: Callable[..., Any], env: str, message: str, hint: str
+    send: Send, env: str, message: str, hint: str
 ) -> None:
-    error = send_request("start", batch_id=str(ULID()), envs=[env], agent="random")["error"]
+    error = send("start", batch_id=str(ULID()), envs=[env], agent="random")["error"]
     assert error["code"] == "refused"
     assert error["message"].startswith(message)
     assert hint in error["hint"]
 
 
-@pytest.mark.parametrize(
-    "other", [{"envs": ["Wordle"]}, {"envs": ["Maze", "Wordle"]}, {"agent": "random"}, {"repeat": 3}, {"max_rounds": 2}]
-)
 @pytest.mark.parametrize("resume", [True, False])
-def test_a_known_batch_id_is_accepted_only_with_the_same_request(
-    send_request: Callable[..., Any], other: dict[str, object], resume: bool
-) -> None:
+def test_a_known_batch_id_is_accepted_only_with_the_same_request(send: Send, resume: bool) -> None:
     request = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle", "repeat": 2}
-    started = send_request("start", **request)["result"]
-    assert send_request("start", **{**request, "envs": ["maze"], "agent": "Oracle"})["result"] == started
-    error = send_request("start", **{**request, **other, "resume": resume})["error"]
-    (name,) = other
-    assert (error["code"], error["hint"]) == ("refused", "use a new batch_id for a different request")
-    assert f"differs in {name}" in error["message"]
+    started = send("start", **request)["result"]
+    assert send("start", **{**request, "envs": ["maze"], "agent": "Oracle"})["result"] == started
+    others = [("envs", ["Wordle"]), ("envs", ["Maze", "Wordle"]), ("agent", "random"), ("repeat", 3), ("max_rounds", 2)]
+    for name, value in others:
+        error = send("start", **{**request, name: value, "resume": resume})["error"]
+        assert (error["code"], error["hint"]) == ("refused", "use a new batch_id for a different request")
+        assert f"differs in {name}" in error["message"]
 
 
-def test_a_known_batch_id_is_accepted_only_with_the_same_tasks(send_request: Callable[..., Any]) -> None:
+def test_a_known_batch_id_is_accepted_only_with_the_same_tasks(send: Send) -> None:
     request = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle", "tasks": {"Maze": [3, 1]}}
-    started = send_request("start", **request)["result"]
-    assert send_request("start", **request)["result"] == started
-    error = send_request("start", **{**request, "tasks": {"Maze": [3, 2]}})["error"]
+    started = send("start", **request)["result"]
+    assert send("start", **request)["result"] == started
+    error = send("start", **{**request, "tasks": {"Maze": [3, 2]}})["error"]
     assert (error["code"], "differs in tasks" in error["message"]) == ("refused", True)
 
 
 @pytest.mark.parametrize("budget", [{"tokens": 0}, {"cost": -1.0}, {"errors_in_a_row": 10**40}, {"time": 1}, 5])
-def test_an_invalid_budget_is_a_bad_request(send_request: Callable[..., Any], budget: object) -> None:
-    error = send_request("start", batch_id=str(ULID()), envs=["Maze"], agent="oracle", budget=budget)["error"]
+def test_an_invalid_budget_is_a_bad_request(send: Send, budget: object) -> None:
+    error = send("start", batch_id=str(ULID()), envs=["Maze"], agent="oracle", budget=budget)["error"]
     assert (error["code"], "$.budget" in error["message"]) == ("bad_request", True)
 
 
 def test_an_interrupted_batch_may_resume_with_another_budget(
-    workspace: Workspace, handler: ControlHandler, send_request: Callable[..., Any]
+    workspace: Workspace, handler: ControlHandler, send: Send
 ) -> None:
     batch_id = str(ULID())
     request = {"batch_id": batch_id, "envs": ["Maze"], "agent": "oracle", "budget": {"tokens": 5}}
     for _ in range(2):
-        assert send_request("start", **request)["result"][0]["status"] == "queued"
+        assert send("start", **request)["result"][0]["status"] == "queued"
     changed = {**request, "budget": {"tokens": 9, "errors_in_a_row": 2}}
-    assert "differs in budget" in send_request("start", **changed)["error"]["message"]
+    assert "differs in budget" in send("start", **changed)["error"]["message"]
     handler.queue.set_status(batch_id, "interrupted")
-    assert send_request("start", **{**changed, "resume": True})["result"][0]["status"] == "queued"
+    assert send("start", **{**changed, "resume": True})["result"][0]["status"] == "queued"
     queued = handler.queue.get(batch_id)
     assert queued is not None
     assert queued.spec.budget == Budget(tokens=9, errors_in_a_row=2)
 
 
 def test_an_interrupted_batch_may_resume_with_another_concurrency_and_other_workers(
-    handler: ControlHandler, send_request: Callable[..., Any]
+    handler: ControlHandler, send: Send
 ) -> None:
     request: dict[str, Any] = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle"}
     request |= {"repeat": 2, "concurrency": 8}
-    (started,) = send_request("start", **request)["result"]
+    (started,) = send("start", **request)["result"]
     assert (started["concurrency"], started["workers"], started["warning"]) == (8, None, None)
     changed = {**request, "concurrency": 3, "workers": 2, "resume": True}
-    refused = send_request("start", **changed)["error"]  # it is not interrupted
+    refused = send("start", **changed)["error"]  # it is not interrupted
     assert "differs in concurrency, workers" in refused["message"]
     handler.queue.set_status(request["batch_id"], "interrupted")
-    refused = send_request("start", **{**changed, "concurrency": 257})["error"]
+    refused = send("start", **{**changed, "concurrency": 257})["error"]
     assert "concurrency is 257; a batch plays at most 256 episodes at a time" in refused["message"]
-    assert "differs in repeat" in send_request("start", **{**changed, "repeat": 3})["error"]["message"]
+    assert "differs in repeat" in send("start", **{**changed, "repeat": 3})["error"]["message"]
     for _ in range(2):  # a repeated request has no effect
-        (resumed,) = send_request("start", **changed)["result"]
+        (resumed,) = send("start", **changed)["result"]
         assert (resumed["status"], resumed["concurrency"], resumed["workers"]) == ("queued", 3, 2)
-    listed = send_request("list")["result"]["batches"]
+    listed = send("list")["result"]["batches"]
     assert [batch["workers"] for batch in listed] == [2]
-    invalid = send_request("start", **{**request, "batch_id": str(ULID()), "workers": "slurm"})["error"]
+    invalid = send("start", **{**request, "batch_id": str(ULID()), "workers": "slurm"})["error"]
     assert (invalid["code"], "$.workers" in invalid["message"]) == ("bad_request", True)
 
 
 @pytest.mark.parametrize(("limit", "warning"), [(256, "concurrency lowered from 200 to 32: the limit"), (20_000, None)])
 def test_a_concurrency_that_does_not_fit_is_named_in_the_reply(
-    send_request: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, limit: int, warning: str | None
+    send: Send, monkeypatch: pytest.MonkeyPatch, limit: int, warning: str | None
 ) -> None:
     monkeypatch.setattr(batch_spec, "open_file_limit", lambda: limit)
     request = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle", "repeat": 200}
     request |= {"concurrency": 200, "workers": 0}
-    (started,) = send_request("start", **request)["result"]
+    (started,) = send("start", **request)["result"]
     assert started["concurrency"] == 200
     assert (started["warning"] or "").startswith(warning or "")
     assert (started["warning"] is None) == (warning is None)
     monkeypatch.setattr(batch_spec, "open_file_limit", lambda: 64)
-    refused = send_request("start", **{**request, "batch_id": str(ULID())})["error"]
+    refused = send("start", **{**request, "batch_id": str(ULID())})["error"]
     assert "No episode of Maze fits the limit of 64 open files" in refused["message"]
 
 
 def test_finished_episodes_of_an_interrupted_batch_are_counted_from_their_files(
-    workspace: Workspace, handler: ControlHandler, send_request: Callable[..., Any]
+    workspace: Workspace, handler: ControlHandler, send: Send
 ) -> None:
     batch_id = str(ULID())
     for outcome in (Outcome.SUCCESS, Outcome.FAILURE, Outcome.INTERRUPTED):
         recording = RecordedEpisode(workspace.store, workspace.index, batch_id=batch_id)
         recording.start()
         recording.end(outcome=outcome)
-    send_request("start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=5)
+    send("start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=5)
     handler.queue.set_status(batch_id, "interrupted")
-    (listed,) = send_request("list")["result"]["batches"]
+    (listed,) = send("list")["result"]["batches"]
     assert (listed["status"], listed["n_done"], listed["n_planned"]) == ("interrupted", 2, 5)
 
 
-def test_an_internal_error_is_answered_and_logged(
-    send_request: Callable[..., Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_internal_error_is_answered_and_logged(send: Send, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "runner"):
-        reply = send_request("health")
+        reply = send("health")
     assert (reply["id"], reply["error"]["code"]) == ("1", "internal")
     assert "RuntimeError: no ␛[2J" in reply["error"]["message"]
     assert "answering a request failed: RuntimeError" in caplog.text
-    assert send_request("list")["ok"]
+    assert send("list")["ok"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,12 @@ from runner.node.handlers import ControlHandler
 from runner.types import Outcome
 from runner.util.clock import Clock
 from tests.support.episodes import RecordedEpisode
+from tests.unit.node.conftest import Send
 
 
-def start(send_request: Callable[..., Any], **args: object) -> str:
+def start(send: Send, **args: object) -> str:
     batch_id = str(ULID())
-    (state,) = send_request("start", batch_id=batch_id, envs=["Maze"], agent="oracle", **args)["result"]
+    (state,) = send("start", batch_id=batch_id, envs=["Maze"], agent="oracle", **args)["result"]
     assert state["status"] == "queued"
     return batch_id
 
@@ -34,22 +34,22 @@ def waiting_ids(handler: ControlHandler) -> list[str]:
 
 @pytest.mark.parametrize(("to", "order"), [(0, "cabd"), (1, "acbd"), (2, "abcd"), (3, "abdc"), (1_000_000, "abdc")])
 def test_a_waiting_batch_moves_to_a_place_and_a_repeated_request_has_no_effect(
-    handler: ControlHandler, send_request: Callable[..., Any], to: int, order: str
+    handler: ControlHandler, send: Send, to: int, order: str
 ) -> None:
-    ids = {name: start(send_request) for name in "abcd"}
+    ids = {name: start(send) for name in "abcd"}
     for _ in range(2):
-        assert send_request("move", batch_id=ids["c"], to=to)["ok"]
+        assert send("move", batch_id=ids["c"], to=to)["ok"]
         assert waiting_ids(handler) == [ids[name] for name in order]
 
 
-def test_only_waiting_batches_move(handler: ControlHandler, send_request: Callable[..., Any]) -> None:
-    ids = [start(send_request) for _ in range(3)]
+def test_only_waiting_batches_move(handler: ControlHandler, send: Send) -> None:
+    ids = [start(send) for _ in range(3)]
     handler.queue.set_status(ids[0], "running")
-    assert send_request("move", batch_id=ids[2], to=0)["ok"]
+    assert send("move", batch_id=ids[2], to=0)["ok"]
     assert [batch.batch_id for batch in handler.queue.listed(n_waiting=5, n_others=5)] == [ids[1], ids[2], ids[0]]
-    assert send_request("move", batch_id=ids[0], to=0)["error"]["code"] == "not_queued"
-    assert send_request("move", batch_id=str(ULID()), to=0)["error"]["code"] == "not_found"
-    assert send_request("move", batch_id=ids[1], to=-1)["error"]["code"] == "bad_request"
+    assert send("move", batch_id=ids[0], to=0)["error"]["code"] == "not_queued"
+    assert send("move", batch_id=str(ULID()), to=0)["error"]["code"] == "not_found"
+    assert send("move", batch_id=ids[1], to=-1)["error"]["code"] == "bad_request"
 
 
 def test_the_order_survives_a_restart(tmp_path: Path) -> None:
@@ -85,70 +85,68 @@ def test_paused_batches_wait_on_after_a_restart_and_leave_the_node_idle(tmp_path
     assert [batch.batch_id for batch in released.ready()] == [held]
 
 
-def test_all_episodes_of_a_batch_are_played_again_in_a_new_one(
-    handler: ControlHandler, send_request: Callable[..., Any]
-) -> None:
-    old, new = start(send_request, repeat=3, attempts=2, seed=5, budget={"tokens": 7}), str(ULID())
+def test_all_episodes_of_a_batch_are_played_again_in_a_new_one(handler: ControlHandler, send: Send) -> None:
+    old, new = start(send, repeat=3, attempts=2, seed=5, budget={"tokens": 7}), str(ULID())
     handler.queue.set_status(old, "completed")
     for _ in range(2):
-        (state,) = send_request("replay", batch_id=old, new_batch_id=new)["result"]
+        (state,) = send("replay", batch_id=old, new_batch_id=new)["result"]
         assert (state["batch_id"], state["status"], state["n_planned"]) == (new, "queued", 6)
     first, again = handler.queue.get(old), handler.queue.get(new)
     assert first is not None
     assert again is not None
     assert first.spec == again.spec
-    (chosen,) = send_request("replay", batch_id=old, only="all")["result"]
+    (chosen,) = send("replay", batch_id=old, only="all")["result"]
     assert chosen["batch_id"] not in (old, new)
 
 
 def test_only_what_ended_with_an_error_is_played_again(
-    workspace: Workspace, handler: ControlHandler, send_request: Callable[..., Any]
+    workspace: Workspace, handler: ControlHandler, send: Send
 ) -> None:
-    old = start(send_request, repeat=3, attempts=2, seed=5)
+    old = start(send, repeat=3, attempts=2, seed=5)
     outcomes = {(0, 1): Outcome.ERROR, (1, 0): Outcome.SUCCESS, (2, 0): Outcome.ERROR, (2, 1): Outcome.INTERRUPTED}
     for (task_index, attempt), outcome in outcomes.items():
         fields: dict[str, Any] = {"batch_id": old, "task_index": task_index, "attempt": attempt}
         recording = RecordedEpisode(workspace.store, workspace.index, **fields)
         recording.start()
         recording.end(outcome=outcome)
-    (state,) = send_request("replay", batch_id=old, only="errors")["result"]
+    (state,) = send("replay", batch_id=old, only="errors")["result"]
     queued = handler.queue.get(state["batch_id"])
     assert queued is not None
     assert state["n_planned"] == 2
     assert [(each.task_index, each.attempt, each.seed) for each in queued.spec.plan()] == [(0, 1, 6), (2, 0, 5)]
 
 
-def test_a_replay_is_refused_with_its_reason(handler: ControlHandler, send_request: Callable[..., Any]) -> None:
-    old = start(send_request)
+def test_a_replay_is_refused_with_its_reason(handler: ControlHandler, send: Send) -> None:
+    old = start(send)
     codes = {
         "nothing_left": {"batch_id": old, "only": "errors"},
         "not_found": {"batch_id": str(ULID())},
         "bad_request": {"batch_id": old, "new_batch_id": "7"},
     }
     for code, args in codes.items():
-        assert send_request("replay", **args)["error"]["code"] == code
+        assert send("replay", **args)["error"]["code"] == code
     assert waiting_ids(handler) == [old]
 
 
-def test_a_battery_is_played_again_as_a_battery(handler: ControlHandler, send_request: Callable[..., Any]) -> None:
+def test_a_battery_is_played_again_as_a_battery(handler: ControlHandler, send: Send) -> None:
     battery, new = str(ULID()), str(ULID())
     for env in ("Maze", "Wordle"):
         spec = BatchSpec(env=env, agent="oracle")
         handler.queue.add(QueuedBatch(batch_id=derived_batch_id(battery, env), battery_id=battery, spec=spec))
-    states = send_request("replay", batch_id=battery, new_batch_id=new)["result"]
+    states = send("replay", batch_id=battery, new_batch_id=new)["result"]
     assert [(state["env"], state["battery_id"]) for state in states] == [("Maze", new), ("Wordle", new)]
-    assert send_request("replay", batch_id=battery, new_batch_id=new)["result"] == states
+    assert send("replay", batch_id=battery, new_batch_id=new)["result"] == states
 
 
 def test_each_change_of_the_queue_is_reported(
-    handler: ControlHandler, send_request: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    handler: ControlHandler, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items: list[QueueChanged] = []
     monkeypatch.setattr(batch_queue, "MAX_WAITING", 2)
     handler.queue.report_to(items.append, Clock())
-    ids = [start(send_request, repeat=number) for number in (1, 2, 3)]
-    send_request("move", batch_id=ids[2], to=0)
-    send_request("cancel", batch_id=ids[0])
+    ids = [start(send, repeat=number) for number in (1, 2, 3)]
+    send("move", batch_id=ids[2], to=0)
+    send("cancel", batch_id=ids[0])
     described = [([waiting.batch_id for waiting in item.batches], item.n_waiting) for item in items]
     assert described == [
         (ids[:1], 1), (ids[:2], 2), (ids[:2], 3), ([ids[2], ids[0]], 3), ([ids[2], ids[1]], 2)
@@ -158,78 +156,76 @@ def test_each_change_of_the_queue_is_reported(
     assert msgspec.json.decode(msgspec.json.encode(items[-1]), type=QueueChanged) == items[-1]
 
 
-def test_resume_queues_an_interrupted_batch_again(handler: ControlHandler, send_request: Callable[..., Any]) -> None:
-    batch_id = start(send_request, repeat=2)
-    assert send_request("resume", batch_id=batch_id)["error"]["code"] == "not_running"
+def test_resume_queues_an_interrupted_batch_again(handler: ControlHandler, send: Send) -> None:
+    batch_id = start(send, repeat=2)
+    assert send("resume", batch_id=batch_id)["error"]["code"] == "not_running"
     handler.queue.set_status(batch_id, "interrupted")
-    assert send_request("resume", batch_id=batch_id)["ok"]
+    assert send("resume", batch_id=batch_id)["ok"]
     assert waiting_ids(handler) == [batch_id]
 
 
 def test_a_waiting_batch_is_paused_and_resumed(
-    handler: ControlHandler, send_request: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    handler: ControlHandler, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items: list[QueueChanged] = []
     handler.queue.report_to(items.append, Clock())
-    ids = [start(send_request) for _ in range(2)]
+    ids = [start(send) for _ in range(2)]
     for _ in range(2):
-        assert send_request("pause", batch_id=ids[0])["ok"]
+        assert send("pause", batch_id=ids[0])["ok"]
         assert [batch.batch_id for batch in handler.queue.ready()] == ids[1:]
-        assert [(each["status"], each["paused"]) for each in send_request("list")["result"]["batches"]] == [
+        assert [(each["status"], each["paused"]) for each in send("list")["result"]["batches"]] == [
             ("queued", False),
             ("queued", True),
         ]
     assert [waiting.paused for waiting in items[-1].batches] == [True, False]
-    assert send_request("move", batch_id=ids[0], to=1)["ok"]
-    assert send_request("resume", batch_id=ids[0])["ok"]
+    assert send("move", batch_id=ids[0], to=1)["ok"]
+    assert send("resume", batch_id=ids[0])["ok"]
     assert [batch.batch_id for batch in handler.queue.ready()] == ids[::-1]
     assert [waiting.paused for waiting in items[-1].batches] == [False, False]
-    assert send_request("resume", batch_id=ids[0])["error"]["code"] == "not_running"
+    assert send("resume", batch_id=ids[0])["error"]["code"] == "not_running"
     handler.queue.set_status(ids[0], "completed")
-    assert send_request("pause", batch_id=ids[0])["error"]["code"] == "not_running"
+    assert send("pause", batch_id=ids[0])["error"]["code"] == "not_running"
 
 
 def test_a_long_queue_is_listed_from_its_front(
-    handler: ControlHandler, send_request: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    handler: ControlHandler, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handlers, "MAX_LISTED_WAITING", 3)
     monkeypatch.setattr(handlers, "MAX_LISTED_OTHERS", 2)
-    ids = [start(send_request) for _ in range(9)]
+    ids = [start(send) for _ in range(9)]
     handler.queue.set_status(ids[0], "completed")
     handler.queue.set_status(ids[1], "running")
     for ended in ids[2:4]:
         handler.queue.set_status(ended, "completed")
-    assert send_request("move", batch_id=ids[8], to=0)["ok"]
-    result = send_request("list")["result"]
+    assert send("move", batch_id=ids[8], to=0)["ok"]
+    result = send("list")["result"]
     assert [batch["batch_id"] for batch in result["batches"]] == [ids[5], ids[4], ids[8], ids[3], ids[1]]
     assert result["n_waiting"] == 5
 
 
-def test_a_command_for_everything_reaches_all_that_waits(
-    handler: ControlHandler, send_request: Callable[..., Any]
-) -> None:
-    ids = [start(send_request) for _ in range(3)]
-    assert send_request("pause", everything=True)["ok"]
+def test_a_command_for_everything_reaches_all_that_waits(handler: ControlHandler, send: Send) -> None:
+    ids = [start(send) for _ in range(3)]
+    assert send("pause", everything=True)["ok"]
     assert handler.queue.ready() == []
-    assert send_request("pause", everything=True)["error"]["code"] == "not_running"
-    assert send_request("resume", everything=True)["ok"]
+    assert send("pause", everything=True)["error"]["code"] == "not_running"
+    assert send("resume", everything=True)["ok"]
     assert [batch.batch_id for batch in handler.queue.ready()] == ids
-    assert send_request("cancel", everything=True)["ok"]
+    assert send("cancel", everything=True)["ok"]
     assert handler.queue.with_status("queued") == []
-    assert send_request("cancel", everything=True)["error"]["code"] == "not_running"
+    assert send("cancel", everything=True)["error"]["code"] == "not_running"
 
 
 @pytest.mark.parametrize("args", [{}, {"everything": True, "batch_id": str(ULID())}])
-def test_a_command_has_exactly_one_target(send_request: Callable[..., Any], args: dict[str, object]) -> None:
-    assert send_request("pause", **args)["error"]["code"] == "bad_request"
+def test_a_command_has_exactly_one_target(send: Send, args: dict[str, object]) -> None:
+    assert send("pause", **args)["error"]["code"] == "bad_request"
 
 
 def test_a_changed_tag_is_reported_so_that_other_consoles_read_it(
-    handler: ControlHandler, send_request: Callable[..., Any], workspace: Workspace
+    handler: ControlHandler, send: Send, workspace: Workspace
 ) -> None:
     recording = RecordedEpisode(workspace.store, workspace.index)
     recording.record_episode()
     reports: list[str] = []
     handler.queue.on_change = lambda: reports.append("queue")
-    assert send_request("annotate", episode_id=recording.header.episode_id, add=["todo"])["ok"]
+    assert send("annotate", episode_id=recording.header.episode_id, add=["todo"])["ok"]
     assert reports == ["queue"]

@@ -82,18 +82,11 @@ def play(
 
 
 @BOTH
-def test_a_run_without_observers_encodes_no_step(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, workers: int
-) -> None:
-    assert play(workspace, monkeypatch, workers) == set()
-
-
-@BOTH
-def test_the_progress_of_a_run_encodes_no_step(
+def test_a_run_without_observers_and_its_progress_encode_no_step(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], workers: int
 ) -> None:
-    spec = BatchSpec(env="Counter", agent="up", repeat=N_EPISODES)
-    with batch_progress(spec) as progress:
+    assert play(workspace, monkeypatch, workers) == set()
+    with batch_progress(BatchSpec(env="Counter", agent="up", repeat=N_EPISODES)) as progress:
         assert play(workspace, monkeypatch, workers, progress) == set()
     assert capsys.readouterr().err.count("success in 3 rounds, reward 1") == N_EPISODES
 

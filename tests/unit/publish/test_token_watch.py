@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -23,10 +23,10 @@ from runner.publish.publisher import Sink
 from runner.subscribe.subscription import Subscription
 from tests.conftest import Install
 from tests.support.nats_server import Bus, NatsAccount, NatsServer
+from tests.support.node_events import wait_until
 from tests.support.publishing import NOW, add_external_stream, nats_client, run_publisher, sink_to
 from tests.support.streaming_batch import AGENTS, ENVS, StreamingBatch
 
-WAIT_S = 30.0
 SUBJECT = "agentgym.live.token.v1.node1"
 
 
@@ -47,12 +47,6 @@ async def run_live(outbox: Outbox, *sinks: Sink, tokens: LiveTokens = "watched")
         finally:
             task.cancel()
             await asyncio.wait([task])
-
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110 - the condition has no event
-            await asyncio.sleep(0.02)
 
 
 def put_token(live: LivePublisher, seq: int = 0) -> None:

@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from tests.unit.store.conftest import episode_store, index
+from tests.unit.store.conftest import index, store
 
-__all__ = ["episode_store", "index"]
+__all__ = ["index", "store"]

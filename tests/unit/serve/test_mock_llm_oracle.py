@@ -124,30 +124,22 @@ def test_the_model_name_may_select_the_task(client: httpx.Client) -> None:
     assert message["content"].endswith("Action: move left")
 
 
-def test_an_unknown_conversation_is_answered_with_the_reason(client: httpx.Client) -> None:
-    message = reply_to(client, [{"role": "user", "content": "What is the meaning of life?"}])
-    assert message["content"] is not None
-    assert "not a language model" in message["content"]
-    assert "does not recognize the environment and task" in message["content"]
+def test_what_the_oracle_cannot_go_on_with_is_answered_with_the_reason(client: httpx.Client) -> None:
+    def reason(chat: Chat) -> str:
+        return reply_to(client, chat)["content"] or ""
 
-
-def test_a_diverging_conversation_is_answered_with_the_reason(client: httpx.Client) -> None:
+    unknown = reason([{"role": "user", "content": "What is the meaning of life?"}])
+    assert "not a language model" in unknown
+    assert "does not recognize the environment and task" in unknown
     env = environment("Maze")
-    chat: Chat = [
-        *first_messages(env, 3),
-        {"role": "assistant", "content": "Action: move left"},
-        {"role": "user", "content": "You are on the moon."},
-    ]
-    assert "does not recognize" in (reply_to(client, chat)["content"] or "")
-
-
-def test_a_finished_episode_is_answered_with_the_reason(client: httpx.Client) -> None:
-    env = environment("Maze")
+    moved: Message = {"role": "assistant", "content": "Action: move left"}
+    elsewhere: Message = {"role": "user", "content": "You are on the moon."}
+    assert "does not recognize" in reason([*first_messages(env, 3), moved, elsewhere])
     chat = first_messages(env, 18)
     message = reply_to(client, chat)
     observation, _, done = env.step(action_of(message))
     assert done
-    assert "is over" in (reply_to(client, [*chat, message, *observation])["content"] or "")
+    assert "is over" in reason([*chat, message, *observation])
 
 
 def test_a_tool_that_is_not_offered_is_not_called(client: httpx.Client) -> None:

@@ -6,15 +6,22 @@ from pathlib import Path
 import pytest
 
 from runner.store import EpisodeIndex, EpisodeStore, open_index
+from tests.support.episodes import RecordedEpisode
 
 
 @pytest.fixture
-def episode_store(tmp_path: Path) -> EpisodeStore:
+def store(tmp_path: Path) -> EpisodeStore:
     return EpisodeStore(tmp_path / "data")
 
 
 @pytest.fixture
-def index(episode_store: EpisodeStore) -> Iterator[EpisodeIndex]:
-    index = open_index(episode_store)
+def index(store: EpisodeStore) -> Iterator[EpisodeIndex]:
+    index = open_index(store)
     yield index
     index.close()
+
+
+@pytest.fixture
+def recording(store: EpisodeStore, index: EpisodeIndex) -> RecordedEpisode:
+    """Return an episode that has not started."""
+    return RecordedEpisode(store, index)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -15,8 +15,9 @@ from runner.types.sequences import TokenSequence
 from tests.support.episodes import RecordedEpisode, decoded, make_step, newest_rows
 
 
-def test_an_abandoned_episode_is_stored_from_its_journal(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(episode_store, index)
+def test_an_abandoned_episode_is_stored_from_its_journal(
+    store: EpisodeStore, index: EpisodeIndex, recording: RecordedEpisode
+) -> None:
     tracer = recording.spans.tracer
     recording.start()
     with tracer.span("episode", "episode"):
@@ -26,7 +27,7 @@ def test_an_abandoned_episode_is_stored_from_its_journal(episode_store: EpisodeS
             recording.play(make_step(1))
     recording.end()
     assert recording.recorder.record is record
-    assert episode_store.load(recording.file) == record
+    assert store.load(recording.file) == record
     assert not recording.journal.exists()
     assert (record.outcome, record.success, record.rounds) == (Outcome.TIMEOUT, False, 1)
     assert record.error == ErrorInfo("late", "too late", "")
@@ -34,37 +35,19 @@ def test_an_abandoned_episode_is_stored_from_its_journal(episode_store: EpisodeS
     assert [row.outcome for row in newest_rows(index)] == [Outcome.TIMEOUT]
 
 
-def test_an_ended_episode_cannot_be_abandoned(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(episode_store, index)
+def test_an_ended_episode_cannot_be_abandoned(store: EpisodeStore, recording: RecordedEpisode) -> None:
     recording.record_episode()
     assert recording.recorder.abandon(Outcome.TIMEOUT) is recording.recorder.record is not None
-    assert episode_store.load(recording.file).outcome is Outcome.SUCCESS
+    assert store.load(recording.file).outcome is Outcome.SUCCESS
 
 
-def test_an_episode_that_was_done_before_it_hung_keeps_its_success(
-    episode_store: EpisodeStore, index: EpisodeIndex
-) -> None:
-    recording = RecordedEpisode(episode_store, index)
+def test_an_episode_that_was_done_before_it_hung_keeps_its_success(recording: RecordedEpisode) -> None:
     recording.start()
     recording.play(make_step(0, done=True))
     assert recording.recorder.abandon(Outcome.SUCCESS).success
 
 
-def test_an_abandoned_episode_without_a_journal_is_stored_with_its_steps(
-    episode_store: EpisodeStore, index: EpisodeIndex
-) -> None:
-    recording = RecordedEpisode(episode_store, index)
-    obstacle = episode_store.runs / recording.header.batch_id
-    obstacle.touch()
-    recording.start()
-    recording.play(make_step(0))
-    obstacle.unlink()
-    record = recording.recorder.abandon(Outcome.TIMEOUT)
-    assert (record.rounds, episode_store.load(recording.file)) == (1, record)
-
-
-def test_an_episode_that_never_started_cannot_be_stored(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(episode_store, index)
+def test_an_episode_that_never_started_cannot_be_stored(recording: RecordedEpisode) -> None:
     with pytest.raises(StoreError, match="before it started"):
         recording.recorder.abandon(Outcome.TIMEOUT)
     recording.start()
@@ -74,9 +57,9 @@ def test_an_episode_that_never_started_cannot_be_stored(episode_store: EpisodeSt
     assert not recording.file.exists()
 
 
-def test_abandoning_at_any_moment_stores_one_complete_episode(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_abandoning_at_any_moment_stores_one_complete_episode(store: EpisodeStore, index: EpisodeIndex) -> None:
     for n_before in range(8):
-        recording = RecordedEpisode(episode_store, index)
+        recording = RecordedEpisode(store, index)
         recording.start()
         reached = threading.Event()
 
@@ -92,7 +75,7 @@ def test_abandoning_at_any_moment_stores_one_complete_episode(episode_store: Epi
         assert reached.wait(10)
         record = recording.recorder.abandon(Outcome.TIMEOUT)
         worker.join(10)
-        stored = episode_store.load(recording.file)
+        stored = store.load(recording.file)
         assert record is recording.recorder.record
         assert recording.recorder.content is not None
         assert stored == decoded(recording.recorder.content)
@@ -115,8 +98,7 @@ class Blocking:
         return "late"
 
 
-def test_a_blocking_object_does_not_prevent_abandoning(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(episode_store, index)
+def test_a_blocking_object_does_not_prevent_abandoning(store: EpisodeStore, recording: RecordedEpisode) -> None:
     recording.start()
     recording.reset()
     recording.play(make_step(0))
@@ -130,59 +112,61 @@ def test_a_blocking_object_does_not_prevent_abandoning(episode_store: EpisodeSto
     content.released.set()
     stuck.join(10)
     assert (record.outcome, record.rounds) == (Outcome.TIMEOUT, 1)
-    assert episode_store.load(recording.file) == record
+    assert store.load(recording.file) == record
     assert not recording.journal.exists()
 
 
+class Hanging:
+    """A write that hangs until ``released``, and the thread that is stuck in it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self._entered, self._released = threading.Event(), threading.Event()
+        monkeypatch.setattr(f"runner.store.{name}", self._hang)
+
+    def _hang(self, target: object, data: bytes) -> None:
+        self._entered.set()
+        self._released.wait(20)
+
+    def start(self, work: Callable[..., object], *arguments: object) -> None:
+        self._stuck = threading.Thread(target=work, args=arguments)
+        self._stuck.start()
+        assert self._entered.wait(10)
+
+    def release(self) -> None:
+        self._released.set()
+        self._stuck.join(10)
+
+
 def test_a_hanging_disk_loses_the_file_but_not_the_result(
-    episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+    store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recording = RecordedEpisode(episode_store, index, lock_timeout_s=0.05)
+    recording = RecordedEpisode(store, index, lock_timeout_s=0.05)
     recording.start()
     recording.reset()
     recording.play(make_step(0))
-    entered, released = threading.Event(), threading.Event()
-
-    def hang(path: Path, data: bytes) -> None:
-        entered.set()
-        released.wait(20)
-
-    monkeypatch.setattr("runner.store.episode_store.replace_file", hang)
-    stuck = threading.Thread(target=recording.end)
-    stuck.start()
-    assert entered.wait(10)
+    disk = Hanging(monkeypatch, "episode_store.replace_file")
+    disk.start(recording.end)
     with pytest.raises(StoreError, match=f"write of episode {recording.header.episode_id} hangs"):
         recording.recorder.abandon(Outcome.TIMEOUT)
     record = recording.recorder.record
     assert record is not None
     assert (record.outcome, record.rounds, record.env_episode_id) == (Outcome.SUCCESS, 1, "env episode 7")
     assert recording.journal.exists()
-    released.set()
-    stuck.join(10)
+    disk.release()
 
 
 def test_a_hanging_write_of_the_journal_does_not_prevent_abandoning(
-    episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+    store: EpisodeStore, monkeypatch: pytest.MonkeyPatch, recording: RecordedEpisode
 ) -> None:
-    recording = RecordedEpisode(episode_store, index)
     recording.start()
     recording.reset()
     recording.play(make_step(0))
-    entered, released = threading.Event(), threading.Event()
-
-    def hang(descriptor: int, data: bytes) -> None:
-        entered.set()
-        released.wait(20)
-
-    monkeypatch.setattr("runner.store.journal.write_all", hang)
-    stuck = threading.Thread(target=recording.play, args=[make_step(1)])
-    stuck.start()
-    assert entered.wait(10)
+    disk = Hanging(monkeypatch, "journal.write_all")
+    disk.start(recording.play, make_step(1))
     record = recording.recorder.abandon(Outcome.TIMEOUT)
     assert (record.outcome, record.rounds, record.env_episode_id) == (Outcome.TIMEOUT, 1, "env episode 7")
-    released.set()
-    stuck.join(10)
-    assert episode_store.load(recording.file) == record
+    disk.release()
+    assert store.load(recording.file) == record
     assert not recording.journal.exists()
 
 
@@ -198,10 +182,10 @@ class LostWorker(RecordedEpisode):
 
 @pytest.mark.parametrize("n_sent", [-2, -1, 0, 1, 2])
 def test_what_a_lost_worker_has_written_counts_even_if_it_could_not_send_it(
-    episode_store: EpisodeStore, index: EpisodeIndex, n_sent: int
+    store: EpisodeStore, index: EpisodeIndex, n_sent: int
 ) -> None:
     """``n_sent`` is the number of steps that arrived; -1: only the start did, -2: nothing."""
-    recording = LostWorker(episode_store, index)
+    recording = LostWorker(store, index)
     recording.is_cut = n_sent == -2
     recording.start()
     recording.is_cut = n_sent < 0
@@ -218,31 +202,28 @@ def test_what_a_lost_worker_has_written_counts_even_if_it_could_not_send_it(
     assert (record.outcome, record.rounds, record.env_episode_id) == (Outcome.INTERRUPTED, 3, "env episode 7")
     assert (record.error, record.reset_observation[0]["content"]) == (error, "observation 0")
     assert record.timesteps[2].observation == make_step(2).observation
-    assert episode_store.load(recording.file) == record
+    assert store.load(recording.file) == record
     assert not recording.journal.exists()
     assert [row.rounds for row in newest_rows(index)] == [3]
-    found = episode_store.load_with_tokens(recording.file)
+    found = store.load_with_tokens(recording.file)
     assert isinstance(found, TokenizedEpisode)
     assert [[each.prompt_ids for each in step] for step in found.sequences] == [[[0]], [[1]], [[2]]]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\0" * 4096])
 def test_a_damaged_journal_costs_no_step_that_arrived(
-    episode_store: EpisodeStore, index: EpisodeIndex, content: bytes
+    store: EpisodeStore, content: bytes, recording: RecordedEpisode
 ) -> None:
-    recording = RecordedEpisode(episode_store, index)
     recording.start()
     recording.reset()
     recording.play(make_step(0))
     recording.journal.write_bytes(content)
     record = recording.recorder.abandon(Outcome.INTERRUPTED)
-    assert (record.rounds, episode_store.load(recording.file)) == (1, record)
+    assert (record.rounds, store.load(recording.file)) == (1, record)
 
 
-def test_an_end_that_a_worker_could_not_send_is_an_interruption(
-    episode_store: EpisodeStore, index: EpisodeIndex
-) -> None:
-    recording = LostWorker(episode_store, index)
+def test_an_end_that_a_worker_could_not_send_is_an_interruption(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = LostWorker(store, index)
     recording.is_cut = True
     recording.start()
     recording.reset()
@@ -256,9 +237,8 @@ def test_an_end_that_a_worker_could_not_send_is_an_interruption(
 
 @pytest.mark.parametrize("n_before", [0, 1])
 def test_a_step_that_ends_after_its_episode_was_abandoned_adds_no_token_ids(
-    episode_store: EpisodeStore, index: EpisodeIndex, n_before: int
+    n_before: int, recording: RecordedEpisode
 ) -> None:
-    recording = RecordedEpisode(episode_store, index)
     recording.start()
     recording.reset()
     sequence = TokenSequence(prompt_ids=[1], completion_ids=[1], logprobs=[-0.5])

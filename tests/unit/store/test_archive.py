@@ -63,87 +63,83 @@ def rebuilt_rows(store: EpisodeStore) -> list[EpisodeRow]:
     return rows
 
 
-def test_archived_episodes_are_read_as_before(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    batch_id, ids = record_batch(episode_store, index)
-    before = {each: episode_store.read_bytes(each) for each in ids}
+def test_archived_episodes_are_read_as_before(store: EpisodeStore, index: EpisodeIndex) -> None:
+    batch_id, ids = record_batch(store, index)
+    before = {each: store.read_bytes(each) for each in ids}
     rows = newest_rows(index)
-    n_freed = archive_episodes(episode_store, index, batch_id, ids)
-    archive = episode_store.archive_path(batch_id)
-    assert folder(episode_store, batch_id) == [archive.name]
+    n_freed = archive_episodes(store, index, batch_id, ids)
+    archive = store.archive_path(batch_id)
+    assert folder(store, batch_id) == [archive.name]
     assert n_freed == sum(map(len, before.values())) + 500 - archive.stat().st_size
     assert archive.stat().st_mode & 0o777 == 0o600
-    assert {each: episode_store.read_bytes(each) for each in ids} == before
-    assert episode_store.load(episode_store.path(batch_id, ids[0])).episode_id == ids[0]
+    assert {each: store.read_bytes(each) for each in ids} == before
+    assert store.load(store.path(batch_id, ids[0])).episode_id == ids[0]
     assert newest_rows(index) == rows
     index.reconcile()
     assert (newest_rows(index), index.damaged) == (rows, [])
 
 
-def test_a_batch_has_one_archive_to_which_later_ones_are_added(
-    episode_store: EpisodeStore, index: EpisodeIndex
-) -> None:
-    batch_id, (a, b, c) = record_batch(episode_store, index)
+def test_a_batch_has_one_archive_to_which_later_ones_are_added(store: EpisodeStore, index: EpisodeIndex) -> None:
+    batch_id, (a, b, c) = record_batch(store, index)
     rows = newest_rows(index)
     for each in (a, b, c):
-        archive_episodes(episode_store, index, batch_id, [each])
-    assert members(episode_store, batch_id) == {f"{a}.json", f"{b}.json", f"{c}.json", f"{batch_id}.pftrace"}
+        archive_episodes(store, index, batch_id, [each])
+    assert members(store, batch_id) == {f"{a}.json", f"{b}.json", f"{c}.json", f"{batch_id}.pftrace"}
     index.reconcile()
     assert newest_rows(index) == rows
-    assert rebuilt_rows(episode_store) == rows
+    assert rebuilt_rows(store) == rows
 
 
 def test_a_new_index_has_the_rows_of_archives_and_sends_no_event_again(
-    episode_store: EpisodeStore, index: EpisodeIndex
+    store: EpisodeStore, index: EpisodeIndex
 ) -> None:
-    batch_id, ids = record_batch(episode_store, index)
-    archive_episodes(episode_store, index, batch_id, ids[1:])
+    batch_id, ids = record_batch(store, index)
+    archive_episodes(store, index, batch_id, ids[1:])
     rows = newest_rows(index)
     index.close()
-    (episode_store.data_dir / "index.sqlite").unlink()
-    with closing(open_index(episode_store)) as rebuilt:
+    (store.data_dir / "index.sqlite").unlink()
+    with closing(open_index(store)) as rebuilt:
         assert newest_rows(rebuilt) == rows
         with closing(Outbox(rebuilt)) as outbox:
             assert [event.id for event in outbox.pending("local", 10)] == [f"episode:{ids[0]}"]
 
 
-def test_unzip_restores_the_files_and_their_rows(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    batch_id, ids = record_batch(episode_store, index)
-    archive_episodes(episode_store, index, batch_id, ids)
-    archive = episode_store.archive_path(batch_id)
+def test_unzip_restores_the_files_and_their_rows(store: EpisodeStore, index: EpisodeIndex) -> None:
+    batch_id, ids = record_batch(store, index)
+    archive_episodes(store, index, batch_id, ids)
+    archive = store.archive_path(batch_id)
     with zipfile.ZipFile(archive) as opened:
-        opened.extractall(episode_store.data_dir)
-    assert (episode_store.data_dir / "traces" / f"{batch_id}.pftrace").read_bytes() == b"trace" * 100
+        opened.extractall(store.data_dir)
+    assert (store.data_dir / "traces" / f"{batch_id}.pftrace").read_bytes() == b"trace" * 100
     index.reconcile()
     assert len(newest_rows(index)) == 3
     archive.unlink()
     index.reconcile()
     assert len(newest_rows(index)) == 3
-    archive_episodes(episode_store, index, batch_id, ids)
-    replace_file(episode_store.path(batch_id, ids[0]), b"{}")  # a damaged file precedes the archive until it is gone
+    archive_episodes(store, index, batch_id, ids)
+    replace_file(store.path(batch_id, ids[0]), b"{}")  # a damaged file precedes the archive until it is gone
     index.reconcile()
     assert {row.episode_id for row in newest_rows(index)} == {*ids[1:]}
-    episode_store.path(batch_id, ids[0]).unlink()
+    store.path(batch_id, ids[0]).unlink()
     index.reconcile()
     assert {row.episode_id for row in newest_rows(index)} == {*ids}
 
 
-def test_a_restored_file_precedes_its_archive_and_replaces_its_member(
-    episode_store: EpisodeStore, index: EpisodeIndex
-) -> None:
-    batch_id, (first, *rest) = record_batch(episode_store, index)
-    archive_episodes(episode_store, index, batch_id, [first, *rest])
-    path = episode_store.path(batch_id, first)
+def test_a_restored_file_precedes_its_archive_and_replaces_its_member(store: EpisodeStore, index: EpisodeIndex) -> None:
+    batch_id, (first, *rest) = record_batch(store, index)
+    archive_episodes(store, index, batch_id, [first, *rest])
+    path = store.path(batch_id, first)
     (stored,) = (row.task_index for row in newest_rows(index) if row.episode_id == first)
-    content = episode_store.read_bytes(first).replace(b'"task_index":', b'"task_index":7', 1)
+    content = store.read_bytes(first).replace(b'"task_index":', b'"task_index":7', 1)
     path.write_bytes(content)
     index.reconcile()
     for archived in (False, True):
         if archived:
-            archive_episodes(episode_store, index, batch_id, [first])
-            assert not path.exists() and len(members(episode_store, batch_id)) == 4
-        assert episode_store.read_bytes(first) == content
+            archive_episodes(store, index, batch_id, [first])
+            assert not path.exists() and len(members(store, batch_id)) == 4
+        assert store.read_bytes(first) == content
         assert [row.task_index for row in newest_rows(index) if row.episode_id == first] == [70 + stored]
-    assert [row.task_index for row in rebuilt_rows(episode_store) if row.episode_id == first] == [70 + stored]
+    assert [row.task_index for row in rebuilt_rows(store) if row.episode_id == first] == [70 + stored]
 
 
 def killed_at_step(n: int, data_dir: Path, work: Callable[[EpisodeStore, EpisodeIndex], object]) -> bool:
@@ -180,171 +176,165 @@ def killed_at_step(n: int, data_dir: Path, work: Callable[[EpisodeStore, Episode
 
 @pytest.mark.parametrize("n_archived", [0, 1])
 def test_a_kill_at_any_step_of_archiving_loses_and_doubles_nothing(
-    episode_store: EpisodeStore, index: EpisodeIndex, n_archived: int
+    store: EpisodeStore, index: EpisodeIndex, n_archived: int
 ) -> None:
-    batch_id, ids = record_batch(episode_store, index)
+    batch_id, ids = record_batch(store, index)
     Outbox(index).ack("local", [Ack(f"episode:{ids[-1]}", "S", 1)])
-    archive_episodes(episode_store, index, batch_id, ids[:n_archived])
+    archive_episodes(store, index, batch_id, ids[:n_archived])
     rows, pending = newest_rows(index), Outbox(index).pending("local", 9)
-    contents = {each: episode_store.read_bytes(each) for each in ids}
+    contents = {each: store.read_bytes(each) for each in ids}
     index.close()
     n_kills = 0
 
     def archive_files(store: EpisodeStore, index: EpisodeIndex) -> None:
         archive_episodes(store, index, batch_id, [each for each in ids if store.path(batch_id, each).exists()])
 
-    while killed_at_step(n_kills, episode_store.data_dir, archive_files):
+    while killed_at_step(n_kills, store.data_dir, archive_files):
         n_kills += 1
-        with closing(open_index(episode_store)) as after:
+        with closing(open_index(store)) as after:
             assert (newest_rows(after), Outbox(after).pending("local", 9)) == (rows, pending)
-        assert {each: EpisodeStore(episode_store.data_dir).read_bytes(each) for each in ids} == contents
+        assert {each: EpisodeStore(store.data_dir).read_bytes(each) for each in ids} == contents
     assert n_kills > 8
-    assert not (episode_store.data_dir / "traces" / f"{batch_id}.pftrace").exists()
-    assert folder(episode_store, batch_id) == ["archive.zip"]
-    assert len(members(episode_store, batch_id)) == 4
-    assert rebuilt_rows(episode_store) == rows
+    assert not (store.data_dir / "traces" / f"{batch_id}.pftrace").exists()
+    assert folder(store, batch_id) == ["archive.zip"]
+    assert len(members(store, batch_id)) == 4
+    assert rebuilt_rows(store) == rows
 
 
-def test_a_kill_at_any_step_of_deleting_loses_no_other_episode(
-    episode_store: EpisodeStore, index: EpisodeIndex
-) -> None:
-    batch_id, (a, b, c) = record_batch(episode_store, index)
-    archive_episodes(episode_store, index, batch_id, [a, b])
+def test_a_kill_at_any_step_of_deleting_loses_no_other_episode(store: EpisodeStore, index: EpisodeIndex) -> None:
+    batch_id, (a, b, c) = record_batch(store, index)
+    archive_episodes(store, index, batch_id, [a, b])
     kept = [row for row in newest_rows(index) if row.episode_id == b]
     index.close()
     n_kills = 0
-    while killed_at_step(
-        n_kills, episode_store.data_dir, lambda store, index: delete_episodes(store, index, batch_id, [a, c])
-    ):
+    while killed_at_step(n_kills, store.data_dir, lambda store, index: delete_episodes(store, index, batch_id, [a, c])):
         n_kills += 1
-        with closing(open_index(episode_store)) as after:
+        with closing(open_index(store)) as after:
             assert [row for row in newest_rows(after) if row.episode_id == b] == kept
     assert n_kills > 4
-    assert members(episode_store, batch_id) == {f"{b}.json"}
-    assert rebuilt_rows(episode_store) == kept
+    assert members(store, batch_id) == {f"{b}.json"}
+    assert rebuilt_rows(store) == kept
 
 
 def test_a_full_disk_leaves_the_files(
-    episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+    store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch_id, ids = record_batch(episode_store, index)
-    names = folder(episode_store, batch_id)
+    batch_id, ids = record_batch(store, index)
+    names = folder(store, batch_id)
 
     def fail(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(StoreError, match=r"No space left.*free disk space"):
-        archive_episodes(episode_store, index, batch_id, ids)
-    assert folder(episode_store, batch_id) == names
+        archive_episodes(store, index, batch_id, ids)
+    assert folder(store, batch_id) == names
 
 
-def test_links_and_foreign_files_stay(episode_store: EpisodeStore, index: EpisodeIndex, tmp_path: Path) -> None:
-    batch_id, ids = record_batch(episode_store, index)
+def test_links_and_foreign_files_stay(store: EpisodeStore, index: EpisodeIndex, tmp_path: Path) -> None:
+    batch_id, ids = record_batch(store, index)
     secret = tmp_path / "secret"
     secret.write_text("secret")
-    link = episode_store.path(batch_id, new_id())
+    link = store.path(batch_id, new_id())
     link.symlink_to(secret)
-    foreign = episode_store.runs / batch_id / "notes.txt"
+    foreign = store.runs / batch_id / "notes.txt"
     foreign.write_text("mine")
     with pytest.raises(StoreError):
-        archive_episodes(episode_store, index, batch_id, [link.stem])
-    archive_episodes(episode_store, index, batch_id, ids)
+        archive_episodes(store, index, batch_id, [link.stem])
+    archive_episodes(store, index, batch_id, ids)
     assert (secret.read_text(), foreign.read_text(), link.is_symlink()) == ("secret", "mine", True)
-    (episode_store.runs / new_id()).symlink_to(tmp_path)  # a batch folder elsewhere is none
+    (store.runs / new_id()).symlink_to(tmp_path)  # a batch folder elsewhere is none
     index.reconcile()
     assert len(newest_rows(index)) == 3
 
 
-def test_a_batch_that_is_played_stays(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    batch_id, ids = record_batch(episode_store, index)
-    with episode_store.playing(batch_id), pytest.raises(BatchInUse):
-        archive_episodes(episode_store, index, batch_id, ids)
-    running = RecordedEpisode(episode_store, index, batch_id=batch_id)
+def test_a_batch_that_is_played_stays(store: EpisodeStore, index: EpisodeIndex) -> None:
+    batch_id, ids = record_batch(store, index)
+    with store.playing(batch_id), pytest.raises(BatchInUse):
+        archive_episodes(store, index, batch_id, ids)
+    running = RecordedEpisode(store, index, batch_id=batch_id)
     running.start()
     with pytest.raises(BatchInUse):
-        delete_episodes(episode_store, index, batch_id, ids)
+        delete_episodes(store, index, batch_id, ids)
 
 
 def test_an_archive_that_would_be_too_large_leaves_the_files(
-    episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+    store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch_id, ids = record_batch(episode_store, index)
-    archive_episodes(episode_store, index, batch_id, ids[:1])
+    batch_id, ids = record_batch(store, index)
+    archive_episodes(store, index, batch_id, ids[:1])
     monkeypatch.setattr(archives, "MAX_MEMBERS", 3)  # the trace is the fourth
     with pytest.raises(StoreError, match="more than 3 files"):
-        archive_episodes(episode_store, index, batch_id, ids[1:])
+        archive_episodes(store, index, batch_id, ids[1:])
     index.reconcile()
     assert len(newest_rows(index)) == 3
-    assert len(folder(episode_store, batch_id)) == 3
+    assert len(folder(store, batch_id)) == 3
 
 
-def test_deleted_episodes_are_gone_from_their_archive(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    batch_id, ids = record_batch(episode_store, index)
-    archive_episodes(episode_store, index, batch_id, ids[:2])
-    delete_episodes(episode_store, index, batch_id, [ids[0]])
-    assert members(episode_store, batch_id) == {f"{ids[1]}.json"}
+def test_deleted_episodes_are_gone_from_their_archive(store: EpisodeStore, index: EpisodeIndex) -> None:
+    batch_id, ids = record_batch(store, index)
+    archive_episodes(store, index, batch_id, ids[:2])
+    delete_episodes(store, index, batch_id, [ids[0]])
+    assert members(store, batch_id) == {f"{ids[1]}.json"}
     index.reconcile()
     assert {row.episode_id for row in newest_rows(index)} == {*ids[1:]}
-    delete_episodes(episode_store, index, batch_id, ids[1:])
-    assert not (episode_store.runs / batch_id).exists()
-    assert not (episode_store.data_dir / "traces" / f"{batch_id}.pftrace").exists()
+    delete_episodes(store, index, batch_id, ids[1:])
+    assert not (store.runs / batch_id).exists()
+    assert not (store.data_dir / "traces" / f"{batch_id}.pftrace").exists()
     assert newest_rows(index) == []
     index.reconcile()
     assert newest_rows(index) == []
 
 
 def test_a_trace_too_large_for_an_archive_stays_until_the_last_episode_is_deleted(
-    episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+    store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "MAX_TRACE_BYTES", 499)
     for archived in (False, True):
-        batch_id, ids = record_batch(episode_store, index)
-        trace = episode_store.data_dir / "traces" / f"{batch_id}.pftrace"
+        batch_id, ids = record_batch(store, index)
+        trace = store.data_dir / "traces" / f"{batch_id}.pftrace"
         if archived:
-            archive_episodes(episode_store, index, batch_id, ids)
-        delete_episodes(episode_store, index, batch_id, ids[:2])
+            archive_episodes(store, index, batch_id, ids)
+        delete_episodes(store, index, batch_id, ids[:2])
         assert trace.read_bytes() == b"trace" * 100
-        delete_episodes(episode_store, index, batch_id, ids[2:])
-        assert not (episode_store.runs / batch_id).exists()
+        delete_episodes(store, index, batch_id, ids[2:])
+        assert not (store.runs / batch_id).exists()
         assert not trace.exists()
 
 
-def test_what_is_not_ours_in_an_archive_stays(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    batch_id, ids = record_batch(episode_store, index)
-    archive_episodes(episode_store, index, batch_id, ids)
-    with zipfile.ZipFile(episode_store.archive_path(batch_id), "a") as opened:
+def test_what_is_not_ours_in_an_archive_stays(store: EpisodeStore, index: EpisodeIndex) -> None:
+    batch_id, ids = record_batch(store, index)
+    archive_episodes(store, index, batch_id, ids)
+    with zipfile.ZipFile(store.archive_path(batch_id), "a") as opened:
         opened.writestr("thesis.txt", "mine")
         opened.writestr(f"runs/{new_id()}/{ids[0]}.json", "{}")
-    delete_episodes(episode_store, index, batch_id, ids)
-    assert members(episode_store, batch_id) == {"thesis.txt", f"{ids[0]}.json", f"{batch_id}.pftrace"}
+    delete_episodes(store, index, batch_id, ids)
+    assert members(store, batch_id) == {"thesis.txt", f"{ids[0]}.json", f"{batch_id}.pftrace"}
     index.reconcile()
     assert newest_rows(index) == []
-    assert [each.path for each in index.damaged] == [episode_store.archive_path(batch_id)]
+    assert [each.path for each in index.damaged] == [store.archive_path(batch_id)]
 
 
-def test_a_damaged_archive_is_reported_each_time_and_hides_no_other(
-    episode_store: EpisodeStore, index: EpisodeIndex
-) -> None:
-    batch_id, ids = record_batch(episode_store, index)
-    archive_episodes(episode_store, index, batch_id, ids[:2])
-    archive = episode_store.archive_path(batch_id)
+def test_a_damaged_archive_is_reported_each_time_and_hides_no_other(store: EpisodeStore, index: EpisodeIndex) -> None:
+    batch_id, ids = record_batch(store, index)
+    archive_episodes(store, index, batch_id, ids[:2])
+    archive = store.archive_path(batch_id)
     other = archive.with_name(f"{new_id()}.zip")
     other.write_bytes(archive.read_bytes())
     content = bytearray(archive.read_bytes())
     index.close()
     for damaged, n_rows in ((content[:100] + bytes(10) + content[110:], 2), (content[:-30], 1)):
         replace_file(archive, bytes(damaged))
-        (episode_store.data_dir / "index.sqlite").unlink()
-        with closing(open_index(episode_store)) as rebuilt:
+        (store.data_dir / "index.sqlite").unlink()
+        with closing(open_index(store)) as rebuilt:
             for _ in range(2):
                 assert len(newest_rows(rebuilt)) == n_rows
                 assert {each.path for each in rebuilt.damaged} == {archive, other}
                 rebuilt.reconcile()
             with pytest.raises(StoreError):
-                archive_episodes(episode_store, rebuilt, batch_id, ids)
+                archive_episodes(store, rebuilt, batch_id, ids)
         assert archive.read_bytes() == damaged
-        assert episode_store.path(batch_id, ids[2]).exists()
+        assert store.path(batch_id, ids[2]).exists()
 
 
 def write_zip(path: Path, *members: tuple[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> Path:

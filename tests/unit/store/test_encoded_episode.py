@@ -228,8 +228,8 @@ def test_an_episode_that_no_disk_took_is_stored_whole_later(
     assert stored.spans
 
 
-def test_a_hanging_disk_does_not_lose_the_steps_in_memory(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recorder = EpisodeRecorder(HEADER, episode_store, index, lock_timeout_s=0.05)
+def test_a_hanging_disk_does_not_lose_the_steps_in_memory(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recorder = EpisodeRecorder(HEADER, store, index, lock_timeout_s=0.05)
     recorder.receive(Started(episode_id=HEADER.episode_id, at=END, seq=0))
     recorder.receive(Reset(episode_id=HEADER.episode_id, observation=encode(OBSERVATION), env_episode_id="e"))
     recorder.receive(STEP)

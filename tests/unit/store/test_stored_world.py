@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from runner.store import EpisodeIndex, EpisodeStore
+from runner.store import EpisodeStore
 from runner.store.episode_file import decode_episode
 from runner.store.journal import journal_line, read_journal, unfinished_record
 from runner.store.parts import Reset, Step
@@ -15,10 +15,7 @@ RESET: PackedCells = [["# # "], [["► ", "yellow", "solid"], "."]]
 AFTER: PackedCells = [["# # "], [".", ["► ", "yellow", "solid"]]]
 
 
-def test_journal_and_file_have_the_pictures_and_old_files_open(
-    episode_store: EpisodeStore, index: EpisodeIndex
-) -> None:
-    recording = RecordedEpisode(episode_store, index)
+def test_journal_and_file_have_the_pictures_and_old_files_open(store: EpisodeStore, recording: RecordedEpisode) -> None:
     recording.start()
     recording.reporter.on_reset([], "e", RESET)
     recording.play(make_step(0, world=AFTER))
@@ -29,7 +26,7 @@ def test_journal_and_file_have_the_pictures_and_old_files_open(
     assert (unfinished.reset_world, unfinished.timesteps[0].world) == (RESET, AFTER)
 
     recording.end()
-    record = episode_store.load(recording.file)
+    record = store.load(recording.file)
     assert (record.reset_world, record.timesteps[0].world) == (RESET, AFTER)
 
     old = json.loads(recording.file.read_bytes())
@@ -42,8 +39,7 @@ def test_an_episode_without_pictures_writes_none() -> None:
     assert b"world" not in journal_line(Reset(episode_id="i", observation=b"[]", env_episode_id="e"))
 
 
-def test_the_first_live_step_has_the_picture_of_the_reset(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(episode_store, index)
+def test_the_first_live_step_has_the_picture_of_the_reset(recording: RecordedEpisode) -> None:
     recording.start()
     for number, reset_world in enumerate((RESET, None)):
         recording.send(TimestepPlayed, step=make_step(number, world=AFTER), reset_world=reset_world)

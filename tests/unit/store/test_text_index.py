@@ -29,8 +29,8 @@ from tests.support.node_events import wait_until
 
 
 @pytest.fixture
-def text_index(episode_store: EpisodeStore) -> Iterator[TextIndex]:
-    with closing(TextIndex.of(episode_store)) as text_index:
+def text_index(store: EpisodeStore) -> Iterator[TextIndex]:
+    with closing(TextIndex.of(store)) as text_index:
         yield text_index
 
 
@@ -58,11 +58,9 @@ def count(text_index: TextIndex, patterns: list[TextPattern]) -> int:
     return text_index.count(patterns, set(text_index.search(patterns)))
 
 
-def test_words_are_found_in_their_order(
-    episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
-) -> None:
-    first = record(episode_store, index, "You see a locked door.", "the LOCKED,\ndoor")
-    second = record(episode_store, index, "The door is locked.")
+def test_words_are_found_in_their_order(store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex) -> None:
+    first = record(store, index, "You see a locked door.", "the LOCKED,\ndoor")
+    second = record(store, index, "The door is locked.")
     ids = [first.header.episode_id, second.header.episode_id]
     assert text_index.update(index.select(STAMPS), at_most=1) == 2
     assert text_index.update(index.select(STAMPS)) == 0
@@ -73,7 +71,7 @@ def test_words_are_found_in_their_order(
     assert sorted(text_index.search([TextPattern("lock", is_prefix=True)])) == ids
 
 
-def test_every_text_of_an_episode_is_in_a_passage(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_every_text_of_an_episode_is_in_a_passage(store: EpisodeStore, index: EpisodeIndex) -> None:
     chat = [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": [{"type": "text", "text": "in parts"}]},
@@ -87,8 +85,8 @@ def test_every_text_of_an_episode_is_in_a_passage(episode_store: EpisodeStore, i
         observation=[{"role": "user", "content": "my observation"}],
     )
     error = ErrorInfo("Broken", "my error", "trace")
-    recording = record_steps(episode_store, index, [step], error_info=error, outcome=Outcome.ERROR)
-    passages = read_passages(episode_store.read_bytes(recording.header.episode_id))
+    recording = record_steps(store, index, [step], error_info=error, outcome=Outcome.ERROR)
+    passages = read_passages(store.read_bytes(recording.header.episode_id))
     assert {passage.kind for passage in passages} == set(get_args(PassageKind))
     texts = {passage.kind: passage.text for passage in passages if passage.step == 0}
     assert texts["prompt"] == "be brief\nin parts"
@@ -97,9 +95,9 @@ def test_every_text_of_an_episode_is_in_a_passage(episode_store: EpisodeStore, i
     assert texts["error"] == "Broken\nmy error\ntrace"
 
 
-def test_a_hit_has_its_line(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = record(episode_store, index, "one\ntwo red keys\nthree red\nkeys")
-    data = episode_store.read_bytes(recording.header.episode_id)
+def test_a_hit_has_its_line(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = record(store, index, "one\ntwo red keys\nthree red\nkeys")
+    data = store.read_bytes(recording.header.episode_id)
     hits = list(find_hits(data, [TextPattern("red keys"), TextPattern("keys")]))
     assert [(hit.step, hit.line, hit.line[hit.start : hit.end]) for hit in hits] == [
         (0, "two red keys", "red keys"),
@@ -108,33 +106,33 @@ def test_a_hit_has_its_line(episode_store: EpisodeStore, index: EpisodeIndex) ->
     ]
 
 
-def test_the_index_follows_the_files(episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex) -> None:
-    recordings = [record(episode_store, index, f"word{number} common") for number in range(3)]
+def test_the_index_follows_the_files(store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex) -> None:
+    recordings = [record(store, index, f"word{number} common") for number in range(3)]
     ids = [recording.header.episode_id for recording in recordings]
     assert found(text_index, index, "common") == ids
     for recording in recordings[:2]:
-        episode_store.path(recording.header.batch_id, recording.header.episode_id).unlink()
+        store.path(recording.header.batch_id, recording.header.episode_id).unlink()
         index.reconcile()
         assert found(text_index, index, "common") == ids[recordings.index(recording) + 1 :]
         assert found(text_index, index, "word0") == []
-    new = record(episode_store, index, "common again")
+    new = record(store, index, "common again")
     assert text_index.update(index.select(STAMPS), go_on=lambda seconds: False) == 0
     assert found(text_index, index, "common") == [ids[2], new.header.episode_id]
 
 
 def test_what_is_gone_or_changed_is_not_found_in_what_comes_after_it(
-    episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
+    store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
 ) -> None:
-    first, *later = [record(episode_store, index, f"word{number} common") for number in range(4)]
+    first, *later = [record(store, index, f"word{number} common") for number in range(4)]
     ids = [recording.header.episode_id for recording in (first, *later)]
     assert found(text_index, index, "common") == ids
-    episode_store.path(later[-1].header.batch_id, ids[-1]).unlink()
-    path = episode_store.path(first.header.batch_id, ids[0])
+    store.path(later[-1].header.batch_id, ids[-1]).unlink()
+    path = store.path(first.header.batch_id, ids[0])
     path.write_bytes(path.read_bytes().replace(b"word0 common", b"changed and common"))
     index.reconcile()
     assert text_index.update(index.select(STAMPS)[:1], is_all=False) == 0
     assert [len(text_index.search([TextPattern(word)])) for word in ("word0", "changed", "common")] == [0, 1, 4]
-    new = record(episode_store, index, "new common")
+    new = record(store, index, "new common")
     assert found(text_index, index, "common") == [*ids[:-1], new.header.episode_id]
     assert count(text_index, [TextPattern("common")]) == 4
     assert found(text_index, index, "changed") == ids[:1]
@@ -142,18 +140,18 @@ def test_what_is_gone_or_changed_is_not_found_in_what_comes_after_it(
 
 
 def test_only_later_files_are_compared_unless_an_earlier_one_has_changed(
-    episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
+    store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
 ) -> None:
     def compare() -> bool:
         index.reconcile()
-        stamps, is_all = read_stamps(episode_store.data_dir, text_index.summary())
+        stamps, is_all = read_stamps(store.data_dir, text_index.summary())
         text_index.build(stamps, lambda seconds: True, is_all=is_all)
-        assert is_current(episode_store.data_dir)
+        assert is_current(store.data_dir)
         return is_all
 
-    recordings = [record(episode_store, index, "word" + number * "s") for number in range(4)]
+    recordings = [record(store, index, "word" + number * "s") for number in range(4)]
     ids = [recording.header.episode_id for recording in recordings]
-    paths = [episode_store.path(recording.header.batch_id, recording.header.episode_id) for recording in recordings]
+    paths = [store.path(recording.header.batch_id, recording.header.episode_id) for recording in recordings]
     contents = [path.read_bytes() for path in paths]
     for path in paths[1:]:
         path.unlink()
@@ -172,12 +170,12 @@ def test_only_later_files_are_compared_unless_an_earlier_one_has_changed(
 
 @pytest.mark.parametrize("damage", ["deleted", "cut", "later", "other"])
 def test_a_missing_or_damaged_index_is_built_again(
-    episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex, damage: str
+    store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex, damage: str
 ) -> None:
-    recording = record(episode_store, index, "a locked door")
+    recording = record(store, index, "a locked door")
     assert found(text_index, index, "door") == [recording.header.episode_id]
     text_index.close()
-    path = episode_store.data_dir / FILE_NAME
+    path = store.data_dir / FILE_NAME
     match damage:
         case "deleted":
             path.unlink()
@@ -192,9 +190,9 @@ def test_a_missing_or_damaged_index_is_built_again(
 
 
 def test_an_index_whose_words_are_damaged_is_built_again(
-    episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
+    store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
 ) -> None:
-    recording = record(episode_store, index, "a locked door")
+    recording = record(store, index, "a locked door")
     assert found(text_index, index, "door") == [recording.header.episode_id]
     with closing(sqlite3.connect(text_index.path)) as connection, connection:
         connection.execute("UPDATE passages_data SET block = x'0102' WHERE id > 10")
@@ -204,22 +202,22 @@ def test_an_index_whose_words_are_damaged_is_built_again(
 
 
 def test_a_rebuild_of_the_episode_index_leaves_it_as_it_is(
-    episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
+    store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
 ) -> None:
-    recording = record(episode_store, index, "a locked door")
+    recording = record(store, index, "a locked door")
     assert text_index.update(index.select(STAMPS)) == 0
     index.close()
-    (episode_store.data_dir / "index.sqlite").unlink()
-    with closing(open_index(episode_store)) as rebuilt:
+    (store.data_dir / "index.sqlite").unlink()
+    with closing(open_index(store)) as rebuilt:
         assert text_index.update(rebuilt.select(STAMPS), at_most=0) == 0
     assert text_index.search([TextPattern("door")]) == [recording.header.episode_id]
 
 
 def test_large_episodes_are_added_one_by_one(
-    episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex, monkeypatch: pytest.MonkeyPatch
+    store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(3):
-        record(episode_store, index, f"door {number}")
+        record(store, index, f"door {number}")
     monkeypatch.setattr("runner.store.text_index.BYTES_PER_TRANSACTION", 10)
     worked: list[float] = []
 
@@ -232,11 +230,9 @@ def test_large_episodes_are_added_one_by_one(
     assert count(text_index, [TextPattern("door")]) == 3
 
 
-def test_only_one_process_builds_the_index(
-    episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
-) -> None:
-    record(episode_store, index, "a locked door")
-    with file_lock(episode_store.data_dir / "text.building", wait_s=60, create=True):
+def test_only_one_process_builds_the_index(store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex) -> None:
+    record(store, index, "a locked door")
+    with file_lock(store.data_dir / "text.building", wait_s=60, create=True):
         text_index.build(index.select(STAMPS), lambda seconds: True)
         assert count(text_index, [TextPattern("door")]) == 0
     text_index.build(index.select(STAMPS), lambda seconds: True)
@@ -244,21 +240,21 @@ def test_only_one_process_builds_the_index(
 
 
 def test_an_index_deleted_while_open_is_built_again(
-    episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
+    store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
 ) -> None:
-    recording = record(episode_store, index, "a locked door")
+    recording = record(store, index, "a locked door")
     text_index.update(index.select(STAMPS))
-    (episode_store.data_dir / FILE_NAME).unlink()
+    (store.data_dir / FILE_NAME).unlink()
     assert found(text_index, index, "door") == [recording.header.episode_id]
 
 
-def test_without_a_writable_index_the_files_are_searched(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = record(episode_store, index, "a locked door")
-    (episode_store.data_dir / "text.sqlite-wal").mkdir()
-    path = episode_store.data_dir / FILE_NAME
-    path.symlink_to(episode_store.data_dir / "missing" / "folder")
-    assert find_texts(episode_store.data_dir, TextPattern("locked door")) == [recording.header.episode_id]
-    assert find_texts(episode_store.data_dir, TextPattern("door locked")) == []
+def test_without_a_writable_index_the_files_are_searched(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = record(store, index, "a locked door")
+    (store.data_dir / "text.sqlite-wal").mkdir()
+    path = store.data_dir / FILE_NAME
+    path.symlink_to(store.data_dir / "missing" / "folder")
+    assert find_texts(store.data_dir, TextPattern("locked door")) == [recording.header.episode_id]
+    assert find_texts(store.data_dir, TextPattern("door locked")) == []
 
 
 async def test_while_episodes_play_the_process_starts_seldom_and_rests(
@@ -285,19 +281,19 @@ async def test_while_episodes_play_the_process_starts_seldom_and_rests(
     assert (n_checks, rests) == (text_indexing.INTERVALS_WHILE_PLAYING, [text_indexing.REST_WHILE_PLAYING])
 
 
-async def test_a_node_indexes_new_episodes(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = record(episode_store, index, "a locked door")
+async def test_a_node_indexes_new_episodes(store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = record(store, index, "a locked door")
     index.write_waiting()
-    assert not is_current(episode_store.data_dir)
+    assert not is_current(store.data_dir)
 
     def is_idle() -> bool:
         return True
 
-    indexing = asyncio.create_task(index_texts(episode_store.data_dir, is_idle, interval_s=0.01))
-    with closing(TextIndex.of(episode_store)) as text_index:
+    indexing = asyncio.create_task(index_texts(store.data_dir, is_idle, interval_s=0.01))
+    with closing(TextIndex.of(store)) as text_index:
         ids = [recording.header.episode_id]
         await wait_until(lambda: text_index.search([TextPattern("door")]) == ids, timeout_s=20)
-        await wait_until(lambda: is_current(episode_store.data_dir))
+        await wait_until(lambda: is_current(store.data_dir))
     indexing.cancel()
     await asyncio.wait([indexing], timeout=10)
     assert indexing.cancelled()

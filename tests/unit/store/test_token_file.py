@@ -53,109 +53,105 @@ def check_tokens(found: TokenizedEpisode) -> None:
     assert found.lost == ""
 
 
-def test_a_finished_episode_has_its_token_ids_beside_it(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    episode = play_steps(episode_store, index)
+def test_a_finished_episode_has_its_token_ids_beside_it(store: EpisodeStore, index: EpisodeIndex) -> None:
+    episode = play_steps(store, index)
     episode.end()
-    assert [step.tokens_ref for step in episode_store.load(episode.file).timesteps] == [0, msgspec.UNSET, 1]
-    check_tokens(tokens_of(episode_store, episode))
+    assert [step.tokens_ref for step in store.load(episode.file).timesteps] == [0, msgspec.UNSET, 1]
+    check_tokens(tokens_of(store, episode))
     assert episode.file.with_suffix(TOKENS_SUFFIX).stat().st_mode & 0o777 == 0o600
     assert b"tokens_ref" in episode.file.read_bytes() and b"completion_ids" not in episode.file.read_bytes()
 
 
-def test_an_episode_without_token_ids_has_no_token_file(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    episode = RecordedEpisode(episode_store, index)
+def test_an_episode_without_token_ids_has_no_token_file(store: EpisodeStore, index: EpisodeIndex) -> None:
+    episode = RecordedEpisode(store, index)
     episode.record_episode()
     assert not episode.file.with_suffix(TOKENS_SUFFIX).exists()
-    assert not isinstance(episode_store.load_with_tokens(episode.file), TokenizedEpisode)
+    assert not isinstance(store.load_with_tokens(episode.file), TokenizedEpisode)
 
 
-def test_token_ids_of_finished_steps_survive_a_crash(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    episode = play_steps(episode_store, index)
+def test_token_ids_of_finished_steps_survive_a_crash(store: EpisodeStore, index: EpisodeIndex) -> None:
+    episode = play_steps(store, index)
     with episode.file.with_suffix(TOKENS_SUFFIX).open("ab") as file:
         file.write(b"\0\0\1\0torn")
     episode.writer.close()
-    (record,) = episode_store.recover()
+    (record,) = store.recover()
     assert record.outcome is Outcome.INTERRUPTED
-    found = tokens_of(episode_store, episode)
+    found = tokens_of(store, episode)
     assert [len(each) for each in found.sequences] == [2, 0, 2] and found.lost == ""
 
 
 def test_an_abandoned_episode_keeps_its_token_ids_and_a_restarted_one_does_not(
-    episode_store: EpisodeStore, index: EpisodeIndex
+    store: EpisodeStore, index: EpisodeIndex
 ) -> None:
-    abandoned, restarted = play_steps(episode_store, index), play_steps(episode_store, index)
+    abandoned, restarted = play_steps(store, index), play_steps(store, index)
     abandoned.recorder.abandon(Outcome.TIMEOUT)
     restarted.recorder.discard()
-    assert tokens_of(episode_store, abandoned).sequences[2] == [sequence(2, label="discarded"), sequence(2)]
+    assert tokens_of(store, abandoned).sequences[2] == [sequence(2, label="discarded"), sequence(2)]
     assert not restarted.file.with_suffix(TOKENS_SUFFIX).exists()
 
 
-def test_an_episode_that_was_not_recorded_leaves_no_token_file(
-    episode_store: EpisodeStore, index: EpisodeIndex
-) -> None:
-    episode = play_steps(episode_store, index)
+def test_an_episode_that_was_not_recorded_leaves_no_token_file(store: EpisodeStore, index: EpisodeIndex) -> None:
+    episode = play_steps(store, index)
     episode.writer.close()
     episode.journal.write_bytes(b"")
-    assert episode_store.recover() == []
+    assert store.recover() == []
     assert list(episode.file.parent.iterdir()) == []
 
 
 def test_a_failed_write_is_made_up_for_at_the_end(
-    episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+    store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(path: Path) -> int:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr("runner.store.token_file.create_private", fail)
-        episode = play_steps(episode_store, index)
+        episode = play_steps(store, index)
     episode.end()
-    check_tokens(tokens_of(episode_store, episode))
+    check_tokens(tokens_of(store, episode))
 
 
-def test_lost_token_ids_never_cost_an_episode(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    episode = play_steps(episode_store, index)
+def test_lost_token_ids_never_cost_an_episode(store: EpisodeStore, index: EpisodeIndex) -> None:
+    episode = play_steps(store, index)
     episode.end()
     path = episode.file.with_suffix(TOKENS_SUFFIX)
     path.write_bytes(path.read_bytes()[: len(HEADER) + 6])
-    assert tokens_of(episode_store, episode).lost == "2 records are missing"
+    assert tokens_of(store, episode).lost == "2 records are missing"
     path.write_bytes(b"something else")
-    assert tokens_of(episode_store, episode).lost == "it is no token file of this version"
+    assert tokens_of(store, episode).lost == "it is no token file of this version"
     path.unlink()
-    found = tokens_of(episode_store, episode)
+    found = tokens_of(store, episode)
     assert (found.sequences, found.rounds) == ([[], [], []], 3) and "cannot be read" in found.lost
 
 
-def test_token_ids_are_archived_restored_and_deleted_with_the_episode(
-    episode_store: EpisodeStore, index: EpisodeIndex
-) -> None:
-    episode = play_steps(episode_store, index)
+def test_token_ids_are_archived_restored_and_deleted_with_the_episode(store: EpisodeStore, index: EpisodeIndex) -> None:
+    episode = play_steps(store, index)
     episode.end()
     batch_id, ids, path = episode.header.batch_id, [episode.header.episode_id], episode.file.with_suffix(TOKENS_SUFFIX)
-    archive_episodes(episode_store, index, batch_id, ids)
+    archive_episodes(store, index, batch_id, ids)
     assert not path.exists() and not episode.file.exists()
-    check_tokens(tokens_of(episode_store, episode))
-    with zipfile.ZipFile(episode_store.archive_path(batch_id)) as opened:
-        opened.extractall(episode_store.data_dir)
-    episode_store.archive_path(batch_id).unlink()
-    check_tokens(tokens_of(episode_store, episode))
-    delete_episodes(episode_store, index, batch_id, ids)
-    assert not (episode_store.runs / batch_id).exists()
+    check_tokens(tokens_of(store, episode))
+    with zipfile.ZipFile(store.archive_path(batch_id)) as opened:
+        opened.extractall(store.data_dir)
+    store.archive_path(batch_id).unlink()
+    check_tokens(tokens_of(store, episode))
+    delete_episodes(store, index, batch_id, ids)
+    assert not (store.runs / batch_id).exists()
 
 
 def test_an_archived_episode_without_a_tokenized_step_keeps_the_calls_of_its_unfinished_step(
-    episode_store: EpisodeStore, index: EpisodeIndex
+    store: EpisodeStore, index: EpisodeIndex
 ) -> None:
-    episode = RecordedEpisode(episode_store, index)
+    episode = RecordedEpisode(store, index)
     episode.start()
     episode.reset()
     episode.play(make_step(0))
     episode.reporter.on_sequence(sequence(9))
     episode.end()
-    before = tokens_of(episode_store, episode)
-    archive_episodes(episode_store, index, episode.header.batch_id, [episode.header.episode_id])
+    before = tokens_of(store, episode)
+    archive_episodes(store, index, episode.header.batch_id, [episode.header.episode_id])
     assert not episode.file.exists()
-    found = tokens_of(episode_store, episode)
+    found = tokens_of(store, episode)
     assert found.unfinished == before.unfinished != []
     assert found.sequences == [[]]
 
