@@ -42,5 +42,7 @@ def test_texts_show_the_keys_of_the_user_and_the_fixed_ones() -> None:
     keys = Keymap({"list.bottom": "ctrl+e"})
     assert keys.expand("{list.bottom} or {focus.next}, {field.submit}") == "^e or tab, enter"
     assert not FIXED_KEYS.keys() & {command.id for command in COMMANDS}
-    shown = "\n".join("".join(cell.text for cell in line) for line in help_lines((), keys, 200))
+    commands = [COMMANDS[id] for id in ("list.page_up", "list.left", "table.sort")]
+    shown = "\n".join("".join(cell.text for cell in line) for line in help_lines(commands, keys, 200))
+    assert "^u or page up" in shown and "h or ←" in shown and "In sorted tables" in shown
     assert "^e to resume" in shown and "tab moves to the next" in shown and "{" not in shown

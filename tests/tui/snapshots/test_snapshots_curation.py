@@ -15,10 +15,10 @@ from runner.node.retention import CleanUpAction, PruneReport
 from runner.types import Outcome
 from runner.types.notes import Note
 from tests.support.console.fake_session import FakeCuration, FakeSession, empty_session
-from tests.support.console.pilot import console_app, wait_for_text, wait_for_widget_text
+from tests.support.console.pilot import SIZE, console_app, wait_for_text, wait_for_widget_text
 from tests.support.console.result_sessions import results_session
 from tests.support.console.samples import HOSTILE, START, episode_id, row
-from tests.support.console.snapshots import SIZES, RunBefore, SnapCompare, stop_cursor_blink
+from tests.support.console.snapshots import RunBefore, SnapCompare, stop_cursor_blink
 
 pytestmark = pytest.mark.usefixtures("utc")
 FOUND = ("", "loop", "truncated,unearned", "loop,invalid", "fallback", None)
@@ -70,14 +70,12 @@ def when_open(dialog: Screen[str], text: str) -> RunBefore:
     return run_before
 
 
-@SIZES
-def test_selected_episodes_with_flags(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_selected_episodes_with_flags(snap_compare: SnapCompare) -> None:
     before = when_pressed("slash", *"env:maze", "enter", "space", "space", "j", "space", texts=("3 selected",))
-    assert snap_compare(console_app(flagged_session()), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(flagged_session()), run_before=before)
 
 
-@SIZES
-def test_export_form(snap_compare: SnapCompare, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_form(snap_compare: SnapCompare, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     session = flagged_session()
     session.curation = session.exporter = FakeCuration()
@@ -92,11 +90,10 @@ def test_export_form(snap_compare: SnapCompare, size: tuple[int, int], monkeypat
         stop_cursor_blink(pilot)
         await pilot.pause()
 
-    assert snap_compare(console_app(session), terminal_size=size, run_before=run_before)
+    assert snap_compare(console_app(session), run_before=run_before)
 
 
-@SIZES
-def test_failure_clusters(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_failure_clusters(snap_compare: SnapCompare) -> None:
     session = results_session()
     session.fake_library.stored += [
         row(900 + n, env="Maze", failure="loop: move … -> The move into the wall fails", flags="loop", success=False)
@@ -110,7 +107,7 @@ def test_failure_clusters(snap_compare: SnapCompare, size: tuple[int, int]) -> N
         await wait_for_text(pilot, "failed episodes", "shortest:", "into the wall")
         await pilot.pause()
 
-    assert snap_compare(console_app(session), terminal_size=size, run_before=run_before)
+    assert snap_compare(console_app(session), run_before=run_before)
 
 
 def noted_session() -> FakeSession:
@@ -127,9 +124,8 @@ def noted_session() -> FakeSession:
     return session
 
 
-@SIZES
 @pytest.mark.parametrize("edited", [False, True], ids=["shown", "edited"])
-def test_notes_of_a_step(snap_compare: SnapCompare, size: tuple[int, int], edited: bool) -> None:
+def test_notes_of_a_step(snap_compare: SnapCompare, edited: bool) -> None:
     async def run_before(pilot: Pilot[None]) -> None:
         await pilot.press("2")
         await wait_for_widget_text(pilot, "#summary", "14 episodes")
@@ -144,12 +140,11 @@ def test_notes_of_a_step(snap_compare: SnapCompare, size: tuple[int, int], edite
         stop_cursor_blink(pilot)
         await pilot.pause()
 
-    assert snap_compare(console_app(noted_session()), terminal_size=size, run_before=run_before)
+    assert snap_compare(console_app(noted_session()), run_before=run_before)
 
 
-@SIZES
 @pytest.mark.parametrize("action", ["archive", "delete"])
-def test_confirmation_of_clean_up(snap_compare: SnapCompare, size: tuple[int, int], action: CleanUpAction) -> None:
+def test_confirmation_of_clean_up(snap_compare: SnapCompare, action: CleanUpAction) -> None:
     plan = PruneReport(
         n_archived=88 if action == "archive" else 0,
         n_deleted=88 if action == "delete" else 0,
@@ -158,23 +153,21 @@ def test_confirmation_of_clean_up(snap_compare: SnapCompare, size: tuple[int, in
     )
 
     before = when_open(clean_up_dialog(action, plan), "frees")
-    assert snap_compare(console_app(flagged_session()), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(flagged_session()), run_before=before)
 
 
-@SIZES
 @pytest.mark.parametrize(
     ("typed", "text"),
     [("", "failure"), ("flag:l", "loop"), ("reward>much", "needs a number")],
     ids=["fields", "values", "error"],
 )
-def test_note_of_the_filter(snap_compare: SnapCompare, size: tuple[int, int], typed: str, text: str) -> None:
+def test_note_of_the_filter(snap_compare: SnapCompare, typed: str, text: str) -> None:
     before = when_pressed("slash", *typed, texts=(text,))
-    assert snap_compare(console_app(flagged_session()), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(flagged_session()), terminal_size=SIZE, run_before=before)
 
 
-@SIZES
-def test_saved_queries(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_saved_queries(snap_compare: SnapCompare) -> None:
     saved = {"loops": "flag:loop", "failures of BabyAI": "env:babyai outcome:failure,truncated since:2h"}
     dialog = SavedQueries(UiState(saved_queries={"episodes": saved}), "episodes", "env:maze reward>0.5 -agent:oracle")
     before = when_open(dialog, "loops")
-    assert snap_compare(console_app(flagged_session()), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(flagged_session()), run_before=before)

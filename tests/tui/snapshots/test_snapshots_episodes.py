@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from agentgym_tui.config import Settings
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.sessions.episode_files import episode_from_record
 from agentgym_tui.state.episode import Episode
@@ -21,9 +20,9 @@ from runner.util.safe_values import encode
 from tests.support.are_episodes import MISSED, are_record
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, error_session, files_session
 from tests.support.console.known_texts import with_texts
-from tests.support.console.pilot import console_app, wait_for_widget_text
+from tests.support.console.pilot import SIZE, console_app, wait_for_widget_text
 from tests.support.console.samples import HOSTILE, batch_id, episode, episode_id, row, span, step, user
-from tests.support.console.snapshots import ALL_SIZES, SIZES, RunBefore, SnapCompare, stop_cursor_blink
+from tests.support.console.snapshots import ALL_SIZES, SIZES, TABLE_SIZES, RunBefore, SnapCompare, stop_cursor_blink
 
 pytestmark = pytest.mark.usefixtures("utc")
 ENVS = ("Wordle", "BabyAI", "TextCraft", "Maze")
@@ -122,24 +121,19 @@ def test_list_of_stored_and_running_episodes(snap_compare: SnapCompare, size: tu
     assert snap_compare(console_app(session), terminal_size=size, run_before=before)
 
 
-@SIZES
-def test_empty_list(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_empty_list(snap_compare: SnapCompare) -> None:
     session = empty_session()
     session.fake_library.stored = []
-    assert snap_compare(console_app(session), terminal_size=size, run_before=when_listed("0 episodes"))
+    assert snap_compare(console_app(session), run_before=when_listed("0 episodes"))
 
 
-@SIZES
-def test_list_when_the_library_fails(
-    snap_compare: SnapCompare, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
-) -> None:
+def test_list_when_the_library_fails(snap_compare: SnapCompare, monkeypatch: pytest.MonkeyPatch) -> None:
     session = error_session()
     monkeypatch.setattr(session.fake_library, "rows", lambda: session.fake_library.load(HOSTILE))
-    assert snap_compare(console_app(session), terminal_size=size, run_before=when_listed("✗ there is no episode"))
+    assert snap_compare(console_app(session), run_before=when_listed("✗ there is no episode"))
 
 
-@SIZES
-def test_filtered_list(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_filtered_list(snap_compare: SnapCompare) -> None:
     session = with_history(files_session(0))
 
     async def run_before(pilot: Pilot[None]) -> None:
@@ -148,10 +142,10 @@ def test_filtered_list(snap_compare: SnapCompare, size: tuple[int, int]) -> None
         await pilot.press("slash", *"textcraft success")
         await wait_for_widget_text(pilot, "#summary", "match textcraft success")
 
-    assert snap_compare(console_app(session), terminal_size=size, run_before=run_before)
+    assert snap_compare(console_app(session), run_before=run_before)
 
 
-@ALL_SIZES
+@TABLE_SIZES
 def test_lines_that_a_search_has_found(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
     session = with_history(files_session(0))
     episode_ids = [each.episode_id for each in session.fake_library.stored][::-3]
@@ -179,10 +173,9 @@ def test_lines_that_a_search_has_found(snap_compare: SnapCompare, size: tuple[in
     assert snap_compare(console_app(session), terminal_size=size, run_before=run_before)
 
 
-@SIZES
-def test_sorted_list(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_sorted_list(snap_compare: SnapCompare) -> None:
     before = when_listed("44 episodes", keys=("o", "o", "o", "o", "O", "j"))
-    assert snap_compare(console_app(with_history(files_session(0))), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(with_history(files_session(0))), run_before=before)
 
 
 @SIZES
@@ -193,20 +186,17 @@ def test_transcript_of_an_episode(snap_compare: SnapCompare, size: tuple[int, in
     assert snap_compare(console_app(session), terminal_size=size, run_before=before)
 
 
-@SIZES
-@pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
-def test_search_in_the_whole_episode(snap_compare: SnapCompare, size: tuple[int, int], theme: str) -> None:
+def test_search_in_the_whole_episode(snap_compare: SnapCompare) -> None:
     keys = ["f", "K", "slash", *"Round", "enter", "n", "n"]
     before = when_opened(session := with_history(files_session(0)), episode_id(44), "#whole", "Round 2", *keys)
     session.fake_library.stored = [row(44)]
-    assert snap_compare(console_app(session, Settings(theme=theme)), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(session), run_before=before)
 
 
-@SIZES
-def test_trace_of_an_episode(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_trace_of_an_episode(snap_compare: SnapCompare) -> None:
     session = with_history(busy_session())
     before = when_opened(session, episode_id(2), "#trace", "agent.act", "w")
-    assert snap_compare(console_app(session), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(session), run_before=before)
 
 
 def walked_episode() -> Episode:
@@ -221,32 +211,27 @@ def walked_episode() -> Episode:
     return episode(1, env="BabyAI", steps=steps, reset_world=start)
 
 
-@SIZES
-@pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
-def test_world_of_an_episode(snap_compare: SnapCompare, size: tuple[int, int], theme: str) -> None:
+def test_world_of_an_episode(snap_compare: SnapCompare) -> None:
     session = files_session(0)
     session.fake_library.stored = [row(1, env="BabyAI")]
     session.fake_library.load = lambda _: (walked_episode(), b"{}")  # type: ignore[method-assign, assignment]
     before = when_opened(session, episode_id(1), "#world", "Mission", "W", "shift+tab", "j")
-    assert snap_compare(console_app(session, Settings(theme=theme)), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(session), run_before=before)
 
 
-@SIZES
-def test_json_of_an_episode(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_json_of_an_episode(snap_compare: SnapCompare) -> None:
     session = with_history(busy_session())
     before = when_opened(session, episode_id(1), "#json", "schema", "d")
-    assert snap_compare(console_app(session), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(session), run_before=before)
 
 
-@SIZES
-def test_running_episode(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_running_episode(snap_compare: SnapCompare) -> None:
     session = busy_session()
     before = when_opened(session, episode_id(3), "#transcript", "the word may be")
-    assert snap_compare(console_app(session), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(session), run_before=before)
 
 
-@SIZES
-def test_damaged_episode(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_damaged_episode(snap_compare: SnapCompare) -> None:
     session = with_history(files_session(0))
 
     async def run_before(pilot: Pilot[None]) -> None:
@@ -255,7 +240,7 @@ def test_damaged_episode(snap_compare: SnapCompare, size: tuple[int, int]) -> No
         await wait_for_widget_text(pilot, "#transcript", "cannot be shown")
         await wait_for_widget_text(pilot, "#heading", "✗ cannot be shown")
 
-    assert snap_compare(console_app(session), terminal_size=size, run_before=run_before)
+    assert snap_compare(console_app(session), run_before=run_before)
 
 
 def are_session(evaluation: dict[str, Any]) -> FakeSession:
@@ -270,8 +255,7 @@ def are_session(evaluation: dict[str, Any]) -> FakeSession:
 @pytest.mark.parametrize(
     ("key", "text"), [("t", "tool call SystemApp"), ("v", "missed")], ids=["transcript", "evaluation"]
 )
-@SIZES
-def test_episode_of_are(snap_compare: SnapCompare, size: tuple[int, int], key: str, text: str) -> None:
+def test_episode_of_are(snap_compare: SnapCompare, key: str, text: str) -> None:
     session = are_session(MISSED)
 
     async def run_before(pilot: Pilot[None]) -> None:
@@ -281,4 +265,4 @@ def test_episode_of_are(snap_compare: SnapCompare, size: tuple[int, int], key: s
         await wait_for_widget_text(pilot, "#transcript" if key == "t" else "#evaluation", text)
         await pilot.pause()
 
-    assert snap_compare(console_app(session), terminal_size=size, run_before=run_before)
+    assert snap_compare(console_app(session), terminal_size=SIZE, run_before=run_before)

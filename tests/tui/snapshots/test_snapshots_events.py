@@ -11,7 +11,7 @@ from runner.events.subjects import BATCH_COMPLETED, EPISODE_COMPLETED, LIVE_STRE
 from runner.subscribe.buffer import RawMessage
 from tests.support.console.fake_session import FakeSession, busy_session
 from tests.support.console.hostile_console import hostile_messages
-from tests.support.console.pilot import console_app, wait_for_widget_text
+from tests.support.console.pilot import SIZE, console_app, wait_for_widget_text
 from tests.support.console.samples import (
     BOOT,
     HOSTILE,
@@ -23,7 +23,7 @@ from tests.support.console.samples import (
     timestep,
     token,
 )
-from tests.support.console.snapshots import ALL_SIZES, SIZES, RunBefore, SnapCompare, stop_cursor_blink
+from tests.support.console.snapshots import SIZES, TABLE_SIZES, RunBefore, SnapCompare, stop_cursor_blink
 
 pytestmark = pytest.mark.usefixtures("utc")
 
@@ -82,7 +82,7 @@ def when_shown(selector: str, *texts: str, keys: tuple[str, ...] = ()) -> RunBef
     return run_before
 
 
-@ALL_SIZES
+@TABLE_SIZES
 def test_busy_bus(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
     before = when_shown("#payload", '"n_episodes": 10')
     assert snap_compare(console_app(busy_bus()), terminal_size=size, run_before=before)
@@ -100,14 +100,12 @@ def test_hex_view_of_hostile_messages(snap_compare: SnapCompare, size: tuple[int
     assert snap_compare(console_app(hostile_bus()), terminal_size=size, run_before=before)
 
 
-@SIZES
-def test_bus_without_messages(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_bus_without_messages(snap_compare: SnapCompare) -> None:
     before = when_shown("#nothing", "No messages yet", keys=("J",))
-    assert snap_compare(console_app(busy_session()), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(busy_session()), run_before=before)
 
 
-@SIZES
-def test_sorted_subject_tree_with_resized_panes(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_sorted_subject_tree_with_resized_panes(snap_compare: SnapCompare) -> None:
     keys = ("plus", "t", "o", "greater_than_sign", "greater_than_sign")
     before = when_shown("#payload", '"n_episodes": 10', keys=keys)
-    assert snap_compare(console_app(busy_bus()), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(busy_bus()), terminal_size=SIZE, run_before=before)

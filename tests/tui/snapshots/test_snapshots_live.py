@@ -3,15 +3,14 @@ from __future__ import annotations
 import pytest
 from textual.pilot import Pilot
 
-from agentgym_tui.config import Settings
 from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.screens.dialogs.texts import HexDumpDialog
 from agentgym_tui.services import Message
 from agentgym_tui.state.nodes import ProfileDifference
 from agentgym_tui.state.run_store import RunStore
-from runner.types import Outcome, WorkerCounts
+from runner.types import Outcome
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, error_session
-from tests.support.console.pilot import by_name, console_app, wait_for_text, wait_until
+from tests.support.console.pilot import SIZE, by_name, console_app, wait_for_text, wait_until
 from tests.support.console.samples import (
     HOSTILE,
     START,
@@ -23,7 +22,6 @@ from tests.support.console.samples import (
     hostile_store,
     live,
     node_list,
-    progress,
     row,
     span,
     span_closed,
@@ -76,24 +74,21 @@ def after_keys(*keys: str, texts: tuple[str, ...]) -> RunBefore:
     return run_before
 
 
-@ALL_SIZES
-def test_live_with_the_last_episode(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_live_with_the_last_episode(snap_compare: SnapCompare) -> None:
     session = empty_session()
     session.store.apply_stored([row(2), row(1, success=False, outcome=Outcome.FAILURE, reward=0.25), row(0)])
     before = after_keys(texts=("last episode", "guess 2"))
-    assert snap_compare(console_app(session), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(session), run_before=before)
 
 
-@ALL_SIZES
-def test_live_empty(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_live_empty(snap_compare: SnapCompare) -> None:
     before = after_keys(texts=("Nothing is running yet", "not installed"))
-    assert snap_compare(console_app(empty_session()), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(empty_session()), run_before=before)
 
 
-@SIZES
-def test_live_without_a_node(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_live_without_a_node(snap_compare: SnapCompare) -> None:
     before = after_keys(texts=("Nothing is running yet", "opened files"))
-    assert snap_compare(console_app(FakeSession(RunStore())), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(FakeSession(RunStore())), run_before=before)
 
 
 @ALL_SIZES
@@ -102,59 +97,35 @@ def test_live_busy(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
     assert snap_compare(console_app(FakeSession(full_store())), terminal_size=size, run_before=before)
 
 
-@SIZES
-@pytest.mark.parametrize("fallback", [False, True], ids=["streaming", "fallback"])
-def test_live_while_a_model_streams(snap_compare: SnapCompare, size: tuple[int, int], fallback: bool) -> None:
-    texts = ("↷ ollama · ≈ 18 tokens/s", "guess") if fallback else ("gateway · ≈ 18 tokens/s", "guess")
-    before = after_keys("tab", texts=texts)
-    assert snap_compare(
-        console_app(FakeSession(streaming_store(fallback=fallback))), terminal_size=size, run_before=before
-    )
+def test_live_while_a_model_streams(snap_compare: SnapCompare) -> None:
+    before = after_keys("tab", texts=("gateway · ≈ 18 tokens/s", "guess"))
+    assert snap_compare(console_app(FakeSession(streaming_store())), run_before=before)
 
 
-@SIZES
-def test_live_with_a_step_from_the_fallback_endpoint(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_live_with_a_step_from_the_fallback_endpoint(snap_compare: SnapCompare) -> None:
     before = after_keys("tab", "k", texts=("not following (G)", "step 1"))
-    assert snap_compare(console_app(FakeSession(streaming_store(fallback=True))), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(FakeSession(streaming_store(fallback=True))), terminal_size=SIZE, run_before=before)
 
 
-@SIZES
-def test_live_with_resized_panes(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_live_with_resized_panes(snap_compare: SnapCompare) -> None:
     before = after_keys("tab", "plus", "plus", "plus", texts=("task 3", "▌"))
-    assert snap_compare(console_app(FakeSession(full_store())), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(FakeSession(full_store())), terminal_size=SIZE, run_before=before)
 
 
-@SIZES
-def test_live_with_an_earlier_step(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
-    before = after_keys("tab", "k", "k", texts=("not following (G)", "step 4"))
-    assert snap_compare(console_app(FakeSession(full_store())), terminal_size=size, run_before=before)
-
-
-@SIZES
 @pytest.mark.parametrize("n_views", [1, 2], ids=["trace", "rewards"])
-def test_live_trace_and_rewards(snap_compare: SnapCompare, size: tuple[int, int], n_views: int) -> None:
+def test_live_trace_and_rewards(snap_compare: SnapCompare, n_views: int) -> None:
     before = after_keys(*["v"] * n_views, texts=(("", "▌Trace", "▌Rewards")[n_views],))
-    assert snap_compare(console_app(FakeSession(full_store())), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(FakeSession(full_store())), run_before=before)
 
 
-@SIZES
-def test_live_with_a_zoomed_pane(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_live_with_a_zoomed_pane(snap_compare: SnapCompare) -> None:
     before = after_keys("v", "z", texts=("▌Trace", "env.step"))
-    assert snap_compare(console_app(FakeSession(full_store())), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(FakeSession(full_store())), terminal_size=SIZE, run_before=before)
 
 
-@SIZES
-def test_live_with_a_lost_worker(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
-    store = full_store()
-    store.apply_events([live(progress(seq=99, workers=WorkerCounts(n=2, starting=1, lost=1)))])
-    before = after_keys("tab", texts=("task 3", "2 workers, 1 starting, 1 lost"))
-    assert snap_compare(console_app(FakeSession(store)), terminal_size=size, run_before=before)
-
-
-@SIZES
-def test_live_with_a_lost_node(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_live_with_a_lost_node(snap_compare: SnapCompare) -> None:
     before = after_keys(texts=("✗ disconnected", "connection refused", "✗ node lost"))
-    assert snap_compare(console_app(error_session()), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(error_session()), run_before=before)
 
 
 @SIZES
@@ -165,25 +136,22 @@ def test_live_with_hostile_text(snap_compare: SnapCompare, size: tuple[int, int]
     assert snap_compare(console_app(session), terminal_size=size, run_before=before)
 
 
-@SIZES
-def test_run_form(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_run_form(snap_compare: SnapCompare) -> None:
     session = empty_session()
     defaults = {"concurrency": 4, "workers": None, "max_rounds": 15, "max_duration_sec": 300.0}
     session.store.set_profile_defaults("field-runner-4090", defaults)
     before = after_keys("R", "space", "tab", "tab", "tab", "0", texts=("✗ at least 1", "✗ choose one"))
-    assert snap_compare(console_app(session), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(session), run_before=before)
 
 
-@SIZES
-def test_model_form(snap_compare: SnapCompare, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_form(snap_compare: SnapCompare, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LAB_KEY", raising=False)
     texts = ("http://127.0.0.1:8000/v1", "qwen3-8b", "LAB_KEY")
     keys = [key for text in texts for key in (*text, "down")]
     before = after_keys("ctrl+o", *keys, "enter", "enter", texts=("✗ The variable LAB_KEY", "→ set it"))
-    assert snap_compare(console_app(empty_session()), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(empty_session()), run_before=before)
 
 
-@SIZES
 @pytest.mark.parametrize(
     ("key", "text"),
     [
@@ -195,18 +163,14 @@ def test_model_form(snap_compare: SnapCompare, size: tuple[int, int], monkeypatc
     ],
     ids=["battery", "quit", "cancel", "help", "palette"],
 )
-def test_dialogs(snap_compare: SnapCompare, size: tuple[int, int], key: str, text: str) -> None:
+def test_dialogs(snap_compare: SnapCompare, key: str, text: str) -> None:
     session = busy_session()
     battery = [batch_state(0, battery_id="battery"), batch_state(1, "queued", battery_id="battery", n_planned=0)]
     session.store.apply_list(node_list(*battery))
-    assert snap_compare(console_app(session), terminal_size=size, run_before=after_keys(key, texts=(text,)))
+    assert snap_compare(console_app(session), run_before=after_keys(key, texts=(text,)))
 
 
-@SIZES
-@pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
-def test_messages_in_full(
-    snap_compare: SnapCompare, size: tuple[int, int], theme: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_in_full(snap_compare: SnapCompare, monkeypatch: pytest.MonkeyPatch) -> None:
     cause = f"start: no model answers: gateway: no connection: {REPLY}\ngateway: start TensorZero's gateway"
     shown = [
         Message(START, "Maze completed, success 1 of 1\nM shows the summary", failed=False),
@@ -214,13 +178,11 @@ def test_messages_in_full(
         Message(START, sanitize_message(HOSTILE), failed=False),
     ]
     monkeypatch.setattr("agentgym_tui.app.messages", lambda _app: shown)
-    app = console_app(busy_session(), Settings(theme=theme))
-    assert snap_compare(app, terminal_size=size, run_before=after_keys("exclamation_mark", texts=("Messages",)))
+    app = console_app(busy_session())
+    assert snap_compare(app, run_before=after_keys("exclamation_mark", texts=("Messages",)))
 
 
-@SIZES
-@pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
-def test_restart_offer(snap_compare: SnapCompare, size: tuple[int, int], theme: str) -> None:
+def test_restart_offer(snap_compare: SnapCompare) -> None:
     session = busy_session()
     battery = [batch_state(0, battery_id="battery"), batch_state(1, "queued", battery_id="battery", n_planned=0)]
     session.store.apply_list(node_list(*battery))
@@ -228,22 +190,20 @@ def test_restart_offer(snap_compare: SnapCompare, size: tuple[int, int], theme: 
     session.store.set_profile_difference(
         ProfileDifference("boot", "digest", False, ("field-runner-4090", paths[1]), ("mine", paths[0]))
     )
-    app = console_app(session, Settings(theme=theme))
-    assert snap_compare(app, terminal_size=size, run_before=after_keys(texts=("Restart the node?",)))
+    app = console_app(session)
+    assert snap_compare(app, run_before=after_keys(texts=("Restart the node?",)))
 
 
-@SIZES
 @pytest.mark.parametrize(
     ("keys", "text"),
     [(by_name("node.stop"), "Stop the node?"), (["j", "j", "j", *by_name("env.stop")], "Stop the server?")],
     ids=["node", "server"],
 )
-def test_stop_dialogs(snap_compare: SnapCompare, size: tuple[int, int], keys: list[str], text: str) -> None:
-    assert snap_compare(console_app(busy_session()), terminal_size=size, run_before=after_keys(*keys, texts=(text,)))
+def test_stop_dialogs(snap_compare: SnapCompare, keys: list[str], text: str) -> None:
+    assert snap_compare(console_app(busy_session()), run_before=after_keys(*keys, texts=(text,)))
 
 
-@SIZES
-def test_hex_dump(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_hex_dump(snap_compare: SnapCompare) -> None:
     app = console_app(busy_session())
 
     async def run_before(pilot: Pilot[None]) -> None:
@@ -252,13 +212,12 @@ def test_hex_dump(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
         await wait_for_text(pilot, "0000", "esc closes")
         await pilot.pause()
 
-    assert snap_compare(app, terminal_size=size, run_before=run_before)
+    assert snap_compare(app, run_before=run_before)
 
 
-@SIZES
-def test_tags_of_an_episode(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_tags_of_an_episode(snap_compare: SnapCompare) -> None:
     session = busy_session()
     session.fake_library.stored = [row(number) for number in range(1, 4)]
     session.store.apply_tags({episode_id(3): ("good", "loop"), episode_id(2): (HOSTILE,)})
     before = after_keys("2", "j", "T", texts=("#good #loop", "Tags and notes of"))
-    assert snap_compare(console_app(session), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(session), run_before=before)

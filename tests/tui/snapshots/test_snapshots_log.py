@@ -42,18 +42,16 @@ def when_read(*texts: str, keys: tuple[str, ...] = (), then: str = "", more: tup
     return run_before
 
 
-@SIZES
-def test_end_of_a_log(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_end_of_a_log(snap_compare: SnapCompare) -> None:
     Path("events.jsonl").write_bytes(log_data())
     app = logs_app(Path("events.jsonl"), Path("other.log"))
-    assert snap_compare(app, terminal_size=size, run_before=when_read("402 lines", keys=("G", "k", "k")))
+    assert snap_compare(app, run_before=when_read("402 lines", keys=("G", "k", "k")))
 
 
-@SIZES
-def test_filtered_lines_of_a_log(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_filtered_lines_of_a_log(snap_compare: SnapCompare) -> None:
     Path("events.jsonl").write_bytes(log_data())
     before = when_read("402 lines", keys=("slash", *"timestep", "enter"), then="67 match", more=("j", "v", "J"))
-    assert snap_compare(logs_app(Path("events.jsonl")), terminal_size=size, run_before=before)
+    assert snap_compare(logs_app(Path("events.jsonl")), run_before=before)
 
 
 @SIZES
@@ -66,7 +64,6 @@ def test_hostile_lines_of_a_log(snap_compare: SnapCompare, size: tuple[int, int]
     assert snap_compare(app, terminal_size=size, run_before=when_read("5 lines", keys=("v", "v")))
 
 
-@SIZES
-def test_a_log_that_cannot_be_read(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_a_log_that_cannot_be_read(snap_compare: SnapCompare) -> None:
     app = logs_app(Path("none.jsonl"))
-    assert snap_compare(app, terminal_size=size, run_before=when_read("cannot be read"))
+    assert snap_compare(app, run_before=when_read("cannot be read"))

@@ -11,7 +11,7 @@ from runner.types.machine import GpuProcess, GpuState, Machine, Network
 from tests.support.console.fake_session import FakeSession, empty_session
 from tests.support.console.pilot import console_app, wait_for_text
 from tests.support.console.samples import NODE, START, FakeClock, busy_store, env_health, live, model_health, progress
-from tests.support.console.snapshots import ALL_SIZES, SIZES, SnapCompare
+from tests.support.console.snapshots import LOOKS, SnapCompare
 
 pytestmark = pytest.mark.usefixtures("utc")
 
@@ -57,8 +57,7 @@ def loaded_session() -> FakeSession:
     return FakeSession(store)
 
 
-@ALL_SIZES
-@pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
+@LOOKS
 def test_machine_with_problems(snap_compare: SnapCompare, size: tuple[int, int], theme: str) -> None:
     async def run_before(pilot: Pilot[None]) -> None:
         pilot.app.theme = theme
@@ -69,11 +68,10 @@ def test_machine_with_problems(snap_compare: SnapCompare, size: tuple[int, int],
     assert snap_compare(console_app(loaded_session()), terminal_size=size, run_before=run_before)
 
 
-@SIZES
-def test_machine_of_an_idle_node(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+def test_machine_of_an_idle_node(snap_compare: SnapCompare) -> None:
     async def run_before(pilot: Pilot[None]) -> None:
         await pilot.press("5")
         await wait_for_text(pilot, "nothing is wrong")
         await pilot.pause()
 
-    assert snap_compare(console_app(empty_session()), terminal_size=size, run_before=run_before)
+    assert snap_compare(console_app(empty_session()), run_before=run_before)

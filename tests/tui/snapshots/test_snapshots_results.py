@@ -6,13 +6,12 @@ from textual.pilot import Pilot
 from tests.support.console.fake_session import empty_session
 from tests.support.console.pilot import console_app, wait_for_text
 from tests.support.console.result_sessions import results_session
-from tests.support.console.snapshots import ALL_SIZES, SIZES, RunBefore, SnapCompare
+from tests.support.console.snapshots import LOOKS, SIZES, RunBefore, SnapCompare
 
 pytestmark = pytest.mark.usefixtures("utc")
-THEMES = pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
 
 
-def after_keys(theme: str, *steps: tuple[str, str]) -> RunBefore:
+def after_keys(*steps: tuple[str, str], theme: str = "textual-dark") -> RunBefore:
     """Return a function that presses a key and waits for the text of each step."""
 
     async def run_before(pilot: Pilot[None]) -> None:
@@ -28,35 +27,31 @@ def after_keys(theme: str, *steps: tuple[str, str]) -> RunBefore:
 ROW = (("7", "llama4-s"), ("j", "rewards of 37"), ("j", "rewards of 96"))
 
 
-@ALL_SIZES
-@THEMES
+@LOOKS
 def test_results(snap_compare: SnapCompare, size: tuple[int, int], theme: str) -> None:
-    run_before = after_keys(theme, *ROW[:2], ("c", "◆ compares"), ROW[2])
-    assert snap_compare(console_app(results_session()), terminal_size=size, run_before=run_before)
-
-
-@ALL_SIZES
-@THEMES
-def test_matrix(snap_compare: SnapCompare, size: tuple[int, int], theme: str) -> None:
-    steps = (("m", "48 attempts"), ("j", "task 1 ·"), ("right", "attempt 2 of 4"))
-    run_before = after_keys(theme, *ROW[:2], *steps)
+    run_before = after_keys(*ROW[:2], ("c", "◆ compares"), ROW[2], theme=theme)
     assert snap_compare(console_app(results_session()), terminal_size=size, run_before=run_before)
 
 
 @SIZES
-@THEMES
-def test_comparison(snap_compare: SnapCompare, size: tuple[int, int], theme: str) -> None:
-    run_before = after_keys(theme, *ROW[:2], ("c", "◆ compares"), ROW[2], ("c", "sign test"))
+def test_matrix(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    steps = (("m", "48 attempts"), ("j", "task 1 ·"), ("right", "attempt 2 of 4"))
+    run_before = after_keys(*ROW[:2], *steps)
     assert snap_compare(console_app(results_session()), terminal_size=size, run_before=run_before)
 
 
+def test_comparison(snap_compare: SnapCompare) -> None:
+    run_before = after_keys(*ROW[:2], ("c", "◆ compares"), ROW[2], ("c", "sign test"))
+    assert snap_compare(console_app(results_session()), run_before=run_before)
+
+
 def test_results_by_batch(snap_compare: SnapCompare) -> None:
-    run_before = after_keys("textual-dark", ROW[0], ("v", "by batch"), ("j", "rewards of 37"))
+    run_before = after_keys(ROW[0], ("v", "by batch"), ("j", "rewards of 37"))
     assert snap_compare(console_app(results_session()), terminal_size=(200, 50), run_before=run_before)
 
 
 def test_no_results(snap_compare: SnapCompare) -> None:
     session = empty_session()
     session.fake_library.stored = []
-    run_before = after_keys("textual-dark", ("7", "No results yet."))
-    assert snap_compare(console_app(session), terminal_size=(80, 24), run_before=run_before)
+    run_before = after_keys(("7", "No results yet."))
+    assert snap_compare(console_app(session), run_before=run_before)
