@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.pilot import Pilot
 
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.dialogs.texts import HexDumpDialog
