@@ -43,6 +43,7 @@ class ReadPage(HTMLParser):
         self.close()
         assert " ".join(tag for tag, _ in self.started) == TAGS
         style, data, self.program = self.raw
+        assert not {*"<>&"} & {*data}
         hashes = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in (self.program, style)]
         allowed = "script-src 'sha256-{}'; style-src 'sha256-{}'".format(*hashes)
         policy = {"http-equiv": "Content-Security-Policy"}
@@ -60,7 +61,7 @@ class ReadPage(HTMLParser):
         self.raw += [""] * (tag in ("style", "script"))
 
     def handle_data(self, data: str) -> None:
-        if self.cdata_elem:
+        if self.cdata_elem in ("style", "script"):
             self.raw[-1] += data
 
 
