@@ -417,6 +417,20 @@ MUTANTS = (
     # secrets and hostile text
     _mutant(
         "secret",
+        "runner/formats/html_page/page.py",
+        "sanitize(self._mask(value).replace",
+        "sanitize(value.replace",
+        "unit/formats/test_html_page.py",
+    ),
+    _mutant(
+        "unsanitised",
+        "runner/formats/html_page/page.py",
+        'for char in "<>&',
+        'for char in ">&',
+        "unit/formats/test_html_page.py",
+    ),
+    _mutant(
+        "secret",
         "runner/util/display_text.py",
         "            text = text.replace(form, MASK)\n",
         "            pass\n",

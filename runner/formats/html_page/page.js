@@ -11,9 +11,13 @@ function make(tag, kind = "", ...children) {
   return node;
 }
 
-function button(action, ...children) {
-  const node = make("button", "", ...children);
+function clickable(node, action) {
   node.addEventListener("click", action);
+  return node;
+}
+
+function styled(node, style) {
+  for (const [name, value] of Object.entries(style)) node.style.setProperty(name, value);
   return node;
 }
 
@@ -42,14 +46,12 @@ function showHeader(episode) {
 }
 
 function stepRow(step, place) {
-  const warned = make("span", "warn", step.n_warnings ? "⚠ " : "");
-  const problem = make("span", "bad", step.problem ? `✗ ${step.problem}: ` : "");
-  const row = make("tr", "", make("td", "", String(step.index)),
-    make("td", "", warned, problem, step.action.slice(0, 200) || "(nothing)"),
+  const marks = [make("span", "warn", step.n_warnings ? "⚠ " : ""),
+    make("span", "bad", step.problem ? `✗ ${step.problem}: ` : "")];
+  return clickable(make("tr", "", make("td", "", String(step.index)),
+    make("td", "", ...marks, step.action.slice(0, 200) || "(nothing)"),
     make("td", tone(step.reward), number(step.reward) + (step.done ? " ■" : "")),
-    make("td", "", duration(step.model_s)), make("td", "", duration(step.env_s)));
-  row.addEventListener("click", () => choose(place));
-  return row;
+    make("td", "", duration(step.model_s)), make("td", "", duration(step.env_s))), () => choose(place));
 }
 
 function showChart({ steps }) {
@@ -57,21 +59,16 @@ function showChart({ steps }) {
   const low = rewards.reduce((a, b) => Math.min(a, b), 0), high = rewards.reduce((a, b) => Math.max(a, b), 0);
   const y = (value) => 98 * (high - value) / (high - low || 1);
   chart.replaceChildren(...rewards.map((reward, place) => {
-    const bar = make("div", tone(reward)), top = Math.min(y(reward), y(0)), height = Math.abs(y(reward) - y(0)) + 2;
-    const box = { left: place * share, width: 0.9 * share, top, height };
-    for (const [name, value] of Object.entries(box)) bar.style[name] = `${value}%`;
-    return bar;
+    const top = `${Math.min(y(reward), y(0))}%`, height = `${Math.abs(y(reward) - y(0)) + 2}%`;
+    return styled(make("div", tone(reward)), { top, height, left: `${place * share}%`, width: `${0.9 * share}%` });
   }));
   find(".scrub p").textContent = `reward of each step, from ${number(low)} to ${number(high)}`;
   slider.max = Math.max(steps.length - 1, 0);
 }
 
 function picture([title, rows]) {
-  const runs = rows.flatMap((row) => [...row, ["\n", "plain", ""]]).map(([text, color, fill]) => {
-    const run = make("span", fill, text);
-    run.style.setProperty("--color", `var(--${color})`);
-    return run;
-  });
+  const runs = rows.flatMap((row) => [...row, ["\n", "plain", ""]]).map(([text, color, fill]) =>
+    styled(make("span", fill, text), { "--color": `var(--${color})` }));
   return make("section", "", make("h3", "dim", title), make("pre", "", ...runs));
 }
 
@@ -87,12 +84,11 @@ function stepNodes({ steps, world, end }, place) {
 function traceNodes({ spans, steps, n_spans }) {
   const whole = spans.reduce((end, { start_ms, length_ms }) => Math.max(end, start_ms + length_ms), 0) || 1;
   const rows = spans.map(({ name, category, depth, step, start_ms, length_ms }) => {
-    const label = make("span", "", name), bar = make("div", `bar is-${category.replace(/\W/g, "-")}`);
-    label.style.paddingLeft = `${1.5 * depth}ch`;
-    bar.style.marginLeft = `${Math.min(100 * start_ms / whole, 99)}%`;
-    bar.style.width = `${100 * length_ms / whole}%`;
     const kind = step !== null && step === steps[chosen.step]?.index ? "span on" : "span";
-    return make("div", kind, label, make("div", "", bar), make("span", "dim", duration(length_ms / 1000)));
+    const bar = styled(make("div", `bar is-${category.replace(/\W/g, "-")}`),
+      { "margin-left": `${Math.min(100 * start_ms / whole, 99)}%`, width: `${100 * length_ms / whole}%` });
+    return make("div", kind, styled(make("span", "", name), { "padding-left": `${1.5 * depth}ch` }),
+      make("div", "", bar), make("span", "dim", duration(length_ms / 1000)));
   });
   return [...rows, make("p", "dim", `${rows.length} of ${n_spans} recorded spans`)];
 }
@@ -107,7 +103,7 @@ function showView(name = chosen.view) {
   const mark = name === "trace" ? find(".on") : view.querySelectorAll("h2")[chosen.step];
   view.scrollTop = mark ? mark.offsetTop - 40 : 0;
   find("nav").replaceChildren(...["transcript", "all steps", "trace"].map((each) => {
-    const tab = button(() => chooseView(each), each);
+    const tab = clickable(make("button", "", each), () => chooseView(each));
     tab.setAttribute("aria-pressed", each === name);
     return tab;
   }));
@@ -170,7 +166,8 @@ function onKey(event) {
 }
 
 for (const [keys, title, action] of COMMANDS) {
-  if (!title.endsWith("episode")) find("footer").append(button(action, make("span", "key", keys[0]), ` ${title}`));
+  const button = clickable(make("button", "", make("span", "key", keys[0]), ` ${title}`), action);
+  if (!title.endsWith("episode")) find("footer").append(button);
   find("dialog").append(make("div", "", make("span", "key", keys), title));
 }
 if (episodes.length) {

@@ -26,66 +26,58 @@ from tests.support.episodes import episode_header, finished_record, make_step, m
 from tests.support.hostile_pages import SECRET, hostile_episode
 from tests.support.json_values import JSON_VALUES
 
-TAGS = {
-    *("html", "head", "meta", "title", "style", "body", "noscript", "header", "main", "section", "div", "table", "p"),
-    *("thead", "tbody", "tr", "th", "input", "nav", "footer", "dialog", "script"),
-}
+TAGS = (
+    "html head meta meta meta meta title style body noscript header main section div table thead tr th th th th th "
+    "tbody div p div input section nav section footer dialog script script"
+)
 
 
 class ReadPage(HTMLParser):
-    """A page as a browser splits it."""
+    """A page as a browser splits it, with nothing but its own parts, which its policy allows by hash."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__()
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-        self.policy = ""
-        self.texts: dict[str, list[str]] = {"style": [], "script": []}
-        self._kinds: list[str | None] = []
+        self.started: list[tuple[str, dict[str, str | None]]] = []
+        self.raw: list[str] = []
         self.feed(content.decode())
         self.close()
-        assert self._kinds == ["application/json", None]
-        self.data: list[dict[str, Any]] = json.loads(self.texts["script"][0])
-        self.program = self.texts["script"][1]
+        assert " ".join(tag for tag, _ in self.started) == TAGS
+        style, data, self.program = self.raw
+        assert not {*"<>&"} & {*data}
+        hashes = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in (self.program, style)]
+        allowed = "script-src 'sha256-{}'; style-src 'sha256-{}'".format(*hashes)
+        policy = {"http-equiv": "Content-Security-Policy"}
+        policy["content"] = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
+        given = [attributes for _, attributes in self.started]
+        assert given[3] == policy
+        assert [each.get("type") for each in given[-2:]] == ["application/json", None]
+        assert not {"src", "href", "style", "action", "onload", "onerror"} & {name for each in given for name in each}
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029]", content.decode())
+        self.episodes: list[dict[str, Any]] = json.loads(data)
+        assert not any(map(is_unsafe, texts_of(self.episodes)))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-        if tag in self.texts:
-            self.texts[tag].append("")
-        if tag == "script":
-            self._kinds.append(dict(attrs).get("type"))
-        if ("http-equiv", "Content-Security-Policy") in attrs:
-            self.policy = dict(attrs)["content"] or ""
+        self.started.append((tag, dict(attrs)))
+        self.raw += [""] * (tag in ("style", "script"))
 
     def handle_data(self, data: str) -> None:
-        if self.lasttag in self.texts:
-            self.texts[self.lasttag][-1] += data if self.cdata_elem else ""
+        if self.cdata_elem in ("style", "script"):
+            self.raw[-1] += data
 
 
-def read(content: bytes) -> ReadPage:
-    """Return a page that has nothing but its own parts, which its policy allows by hash, and nothing unsafe."""
-    page = ReadPage(content)
-    (style,) = page.texts["style"]
-    script_hash, style_hash = (
-        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (page.program, style)
-    )
-    allowed = f"script-src 'sha256-{script_hash}'; style-src 'sha256-{style_hash}'"
-    assert page.policy == f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
-    assert page.tags == TAGS
-    assert not page.attributes & {"src", "href", "style", "srcdoc", "action"}
-    assert not any(name.startswith("on") for name in page.attributes)
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029]", content.decode())
-    return page
+def texts_of(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from texts_of(each)
 
 
-def exported(folder: Path, *arguments: str) -> ReadPage:
-    path = folder / "page.html"
-    assert (
-        main(["export", "--format", "html", "--output", str(path), "--data-dir", str(folder / "state"), *arguments])
-        == 0
-    )
-    return read(path.read_bytes())
+def exported(folder: Path) -> ReadPage:
+    path, state = folder / "page.html", str(folder / "state")
+    path.unlink(missing_ok=True)
+    assert main(["export", "--format", "html", "--output", str(path), "--data-dir", state]) == 0
+    return ReadPage(path.read_bytes())
 
 
 def save(store: EpisodeStore, index: EpisodeIndex, *episodes: EpisodeRecord) -> None:
@@ -95,17 +87,6 @@ def save(store: EpisodeStore, index: EpisodeIndex, *episodes: EpisodeRecord) -> 
         index.insert_settled(episode)
 
 
-def texts_of(value: object) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case list():
-            for each in value:
-                yield from texts_of(each)
-        case dict():
-            yield from texts_of(list(value.values()))
-
-
 def test_hostile_text_in_every_field_is_visible_text_and_secrets_are_masked(
     store: EpisodeStore, index: EpisodeIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,12 +94,10 @@ def test_hostile_text_in_every_field_is_visible_text_and_secrets_are_masked(
     save(store, index, hostile_episode())
     page = exported(tmp_path)
     assert SECRET not in (tmp_path / "page.html").read_text()
-    texts = list(texts_of(page.data))
-    assert not any(map(is_unsafe, texts))
     shown = "␛]0;x␇</script><!--<script>\\u{202e}\\u{2028}&amp;\\u{9b}2J␀ ***"
-    (episode,) = page.data
+    (episode,) = page.episodes
     (step,) = episode["steps"]
-    assert sum(shown in text for text in texts) > 15
+    assert sum(shown in text for text in texts_of(episode)) == 25
     assert (step["problem"], step["n_warnings"], step["reward"]) == ("not valid", 1, -0.5)
     assert [title.split(" ")[0] for _, title, _ in step["blocks"]] == [
         *("system", "observation", "thought", "assistant", "action", "tool", "answered", "differs", "reply"),
@@ -127,12 +106,8 @@ def test_hostile_text_in_every_field_is_visible_text_and_secrets_are_masked(
     assert step["world"] == [[[shown, "plain", ""], [shown, "red", "solid"]]]
     assert [(span["depth"], span["step"]) for span in episode["spans"]] == [(0, 0), (1, 0)]
     assert json.loads((tmp_path / "page.html.manifest.json").read_bytes())["n_written"] == 1
-
-
-def test_the_program_makes_no_markup_of_text_and_asks_no_server(episode: EpisodeRecord) -> None:
-    program = page_of(episode).program
-    assert not re.search(r"HTML\b|document\.write|eval|Function\(|fetch|XMLHttp|WebSocket|import|http|\.href", program)
-    assert "textContent" in program
+    markup_or_requests = r"HTML\b|document\.write|eval|Function\(|fetch|XMLHttp|WebSocket|import|http|\.href"
+    assert not re.search(markup_or_requests, page.program)
 
 
 def test_an_imported_episode_has_no_outcome_or_reward(tmp_path: Path) -> None:
@@ -140,16 +115,13 @@ def test_an_imported_episode_has_no_outcome_or_reward(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "Thought: west\nAction: left"}]
     chat.write_text(json.dumps({"messages": messages}) + "\n")
     assert main(["import", str(chat), "--data-dir", str(tmp_path / "state")]) == 0
-    (episode,) = exported(tmp_path).data
+    (episode,) = exported(tmp_path).episodes
     facts = dict(episode["facts"])
     assert (episode["outcome"], episode["tone"], episode["reward"]) == ("? unknown, unscored", "dim", None)
     assert facts["imported"] == "from OpenAI messages without times, reward, outcome, task"
     assert "limits" not in facts
-    assert [block[:3] for block in episode["steps"][0]["blocks"][:3]] == [
-        ["observation", "observation", "go"],
-        ["thought", "thought", "west"],
-        ["action", "action", "left"],
-    ]
+    blocks = [["observation", "observation", "go"], ["thought", "thought", "west"], ["action", "action", "left"]]
+    assert episode["steps"][0]["blocks"][:3] == blocks
 
 
 def test_several_episodes_are_on_one_page_until_it_is_full(
@@ -160,27 +132,16 @@ def test_several_episodes_are_on_one_page_until_it_is_full(
     steps = [make_step(n, endpoint="e", model="n", tokens=Tokens(5, 2), reward=0.0) for n in range(500)]
     long = msgspec.structs.replace(finished_record(header, make_trajectory(header, steps)), spans=spans)
     header = episode_header()
-    empty = finished_record(header, make_trajectory(header, [], outcome=Outcome.ERROR, success=False))
-    save(store, index, long, empty)
-    first, second = exported(tmp_path).data
+    save(store, index, long, finished_record(header, make_trajectory(header, [], outcome=Outcome.ERROR, success=False)))
+    first, second = exported(tmp_path).episodes
     assert [step["index"] for step in first["steps"]] == list(range(500))
     assert (len(first["spans"]), first["n_spans"]) == (MAX_SPANS, 6_000)
     assert [dict(first["facts"])[name] for name in ("model", "limits", "tokens")] == ["n", "500 rounds", "3,500"]
     assert (second["steps"], second["outcome"]) == ([], "! error")
     monkeypatch.setattr("runner.formats.html_page.page.MAX_PAGE", 1)
-    (tmp_path / "page.html").unlink()
-    assert len(exported(tmp_path).data) == 1
+    assert len(exported(tmp_path).episodes) == 1
     manifest = json.loads((tmp_path / "page.html.manifest.json").read_bytes())
     assert manifest["left_out"] == {"the page has 0 MiB of episodes already": 1}
-
-
-def page_of(*episodes: EpisodeRecord) -> ReadPage:
-    file = BytesIO()
-    writer = PageWriter(file)
-    for episode in episodes:
-        writer.write(episode)
-    assert writer.finish() == {}
-    return read(file.getvalue())
 
 
 MARKUP = st.lists(st.sampled_from([*"<>&/!-\\\"'", "script", "<!--", "\u2028", "\x1b", "\u202e", "a", "\r\n"])).map(
@@ -194,8 +155,11 @@ def test_any_text_leaves_the_page_whole(text: str, messages: list[Any], content:
     action, error = Action(text, [ToolCall("c", text, text)]), ErrorInfo(type=text, message=text, traceback=text)
     step = make_step(0, action=action, chats=[[*messages, reply]], observation=messages, warnings=(text,), world=[text])
     header = episode_header(env=text or "e", agent=text, model=text)
-    episode = finished_record(header, make_trajectory(header, [step], error_info=error))
-    (data,) = page_of(episode).data
-    assert data == page_of(episode).data[0]
-    assert not any(map(is_unsafe, texts_of(data)))
-    assert len(data["steps"]) == 1
+    file = BytesIO()
+    writer = PageWriter(file)
+    for _ in range(2):
+        writer.write(finished_record(header, make_trajectory(header, [step], error_info=error)))
+    writer.finish()
+    one, other = ReadPage(file.getvalue()).episodes
+    assert one == other
+    assert len(one["steps"]) == 1
