@@ -514,7 +514,7 @@ class EpisodeLoop:
         )
 
     def _emit_tokens(self, step: int, delta: StreamDelta) -> None:
-        """Whoever begins to watch during an answer first gets which endpoint gives it, and which ones failed."""
+        """A console that begins to watch during an answer first gets its endpoint, and those that failed."""
         news = [*(each for each in self._unsent_requests if each[0] == step), (step, delta)]
         if self._context.wants_tokens():
             self._unsent_requests = []

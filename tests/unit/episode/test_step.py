@@ -359,7 +359,7 @@ async def test_streamed_tokens_are_events_of_the_current_step() -> None:
     assert [event.seq for event in events] == list(range(len(events)))
 
 
-async def test_whoever_begins_to_watch_during_an_answer_gets_its_endpoint_and_what_failed_before_the_text() -> None:
+async def test_a_console_that_begins_to_watch_during_an_answer_gets_its_endpoint_and_what_failed() -> None:
     watched: list[int] = []
     clock = ManualClock()
 
