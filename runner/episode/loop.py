@@ -368,6 +368,7 @@ class EpisodeLoop:
         self._trajectory = Trajectory(episode_id=context.header.episode_id, reset_kwargs=reset_kwargs, timesteps=[])
         self._seq = 0
         self._tokens = TokenStream(self._clock.monotonic, self._emit_tokens)
+        self._unsent_requests: list[tuple[int, StreamDelta]] = []  # of the current step, while nothing wants its tokens
         self._started = self._clock.monotonic()
 
     async def run(self) -> Trajectory:
@@ -513,8 +514,14 @@ class EpisodeLoop:
         )
 
     def _emit_tokens(self, step: int, delta: StreamDelta) -> None:
+        """A console that begins to watch during an answer first gets its endpoint, and those that failed."""
+        news = [*(each for each in self._unsent_requests if each[0] == step), (step, delta)]
         if self._context.wants_tokens():
-            self._emit(TokensStreamed, step=step, delta=delta)
+            self._unsent_requests = []
+            for number, each in news:
+                self._emit(TokensStreamed, step=number, delta=each)
+        elif delta.endpoint is not None or delta.failure is not None:
+            self._unsent_requests = news
 
     def _emit(self, kind: type[EpisodeEvent], **fields: Any) -> None:  # noqa: ANN401 - fields of the event type
         header = self._context.header

@@ -72,8 +72,9 @@ async def test_a_key_that_the_user_took_from_a_command_of_a_text_field_no_longer
 # Modes.
 
 
-async def test_keys_1_and_2_switch_between_live_and_episodes() -> None:
-    async with Console(busy_session()).run_test(size=SIZE) as pilot:
+async def test_keys_1_and_2_switch_between_live_and_episodes_and_live_shows_what_changed_meanwhile() -> None:
+    session = busy_session()
+    async with Console(session).run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "task 3")
         await pilot.press("2")
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "episodes")
@@ -81,8 +82,10 @@ async def test_keys_1_and_2_switch_between_live_and_episodes() -> None:
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "an episode")
         await pilot.press("2")
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "the list again")
+        session.store.apply_events([live(ended(3, 4))])
         await pilot.press("1")
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen), "live")
+        await wait_for_text(pilot, "✓ success")
         await pilot.press("1")
         assert isinstance(pilot.app.screen, LiveScreen)
 
@@ -105,17 +108,6 @@ async def test_a_screen_is_styled_again_only_when_it_returns() -> None:
 async def test_a_files_session_starts_on_the_episodes_screen() -> None:
     async with Console(files_session()).run_test(size=SIZE) as pilot:
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "episodes")
-
-
-async def test_the_live_screen_shows_changes_made_while_it_was_hidden() -> None:
-    session = busy_session()
-    async with Console(session).run_test(size=SIZE) as pilot:
-        await wait_for_text(pilot, "task 3")
-        await pilot.press("2")
-        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "episodes")
-        session.store.apply_events([live(ended(3, 4))])
-        await pilot.press("1")
-        await wait_for_text(pilot, "✓ success")
 
 
 # The session.
@@ -226,29 +218,19 @@ async def test_changes_below_a_dialog_are_drawn() -> None:
         await wait_for_text(pilot, "elsewhere")
 
 
-@pytest.mark.parametrize("size", [SIZE, (120, 40), (60, 20), (200, 50)], ids=str)
-async def test_no_screen_draws_control_characters(size: tuple[int, int]) -> None:
+async def test_no_screen_draws_control_characters() -> None:
     session = FakeSession(hostile_store(), read_only="\x1b[2J[/]")
     session.title = "\x1b]0;x\x07[/]"
-    async with Console(session).run_test(size=size, notifications=True) as pilot:
+    keys = "question_mark escape R escape b escape colon escape r x X escape"
+    async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "␛")
-        for key in (
-            "question_mark",
-            "escape",
-            "R",
-            "escape",
-            "b",
-            "escape",
-            "colon",
-            "escape",
-            "r",
-            "x",
-            "X",
-            "escape",
-        ):
-            await pilot.press(key)
-            text = screen_text(pilot.app)
-            assert not {"\x1b", "\x9b", "\u202e", "\u200b", "\x00", "\ud800"} & set(text)
+        for width, height in (SIZE, (120, 40), (60, 20)):
+            await pilot.resize_terminal(width, height)
+            for key in keys.split():
+                await pilot.press(key)
+                text = screen_text(pilot.app)
+                assert not {"\x1b", "\x9b", "\u202e", "\u200b", "\x00", "\ud800"} & set(text)
+        assert "␛" in text
 
 
 class Text(ConsoleScreen[None]):
