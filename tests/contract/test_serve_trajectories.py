@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -15,8 +15,9 @@ from runner.envs.base import EmbeddedEnvironment
 from runner.envs.http.environment import HttpEnvironment
 from runner.envs.http.server import ServerAddress
 from runner.serve.env_api import DIALECTS
-from runner.types import Action, InvalidAction, Mode, SupportsOracle, TimeStep, Trajectory
+from runner.types import Action, InvalidAction, Mode, SupportsOracle, Trajectory
 from runner.types.protocols import maybe_await
+from tests.support.episodes import make_step
 from tests.support.serving import serve_environments
 
 pytestmark = pytest.mark.long
@@ -50,50 +51,29 @@ async def solve(local: EmbeddedEnvironment, remote: HttpEnvironment, task_index:
         assert embedded_result == remote_result
         assert local.truncated == remote.truncated
         chat, reward, done = embedded_result
-        steps.timesteps.append(
-            TimeStep(
-                index=len(steps.timesteps),
-                chats=[],
-                action=action,
-                observation=chat,
-                reward=reward,
-                done=done,
-                available_tool_schemas=[],
-            )
-        )
+        step = make_step(len(steps.timesteps), action=action, observation=chat, reward=reward, done=done)
+        steps.timesteps.append(step)
     solved = local.success(steps)
     assert remote.success(steps) == solved
     return solved
 
 
+@pytest.mark.parametrize(("mode", "dialect"), [("strict", "env"), ("strict", "createEnv"), ("compat", "createEnv")])
 @pytest.mark.parametrize("name", sorted(MIN_SOLVED))
-async def test_oracle_episodes_are_equal_embedded_and_served(name: str, urls: dict[Mode, dict[str, str]]) -> None:
-    local = embedded(name, "strict")
-    remote = HttpEnvironment(env=name, address=ServerAddress(urls["strict"][name]))
-    try:
-        solved = [await solve(local, remote, task_index) for task_index in range(N_TASKS)]
-    finally:
-        await remote.cleanup()
-    assert sum(solved) >= MIN_SOLVED[name]
-
-
-@pytest.mark.parametrize("mode", ["strict", "compat"])
-@pytest.mark.parametrize("name", sorted(MIN_SOLVED))
-async def test_oracle_episodes_are_equal_over_create_env(
-    name: str, mode: Mode, urls: dict[Mode, dict[str, str]]
+async def test_oracle_episodes_are_equal_embedded_and_served(
+    name: str, mode: Mode, dialect: Literal["env", "createEnv"], urls: dict[Mode, dict[str, str]]
 ) -> None:
-    """The server chooses the tasks: it counts them up from 0."""
-    local = embedded(name, mode)
-    address = ServerAddress(urls[mode][name], dialect="createEnv")
-    remote = HttpEnvironment(env=name, address=address, mode=mode)
+    """With ``createEnv`` the server chooses the tasks: it counts them up from 0."""
+    local, n_tasks = embedded(name, mode), N_TASKS if dialect == "env" else 5
+    remote = HttpEnvironment(env=name, address=ServerAddress(urls[mode][name], dialect=dialect), mode=mode)
     async with httpx.AsyncClient(base_url=urls[mode][name], timeout=60) as http:
         n_open = (await http.get("/health")).json()["open"]
         try:
-            solved = [await solve(local, remote, task_index) for task_index in range(5)]
+            solved = [await solve(local, remote, task_index) for task_index in range(n_tasks)]
         finally:
             await remote.cleanup()
         assert (await http.get("/health")).json()["open"] == n_open
-    assert sum(solved) >= 4
+    assert sum(solved) >= (MIN_SOLVED[name] if dialect == "env" else 4)
 
 
 @pytest.mark.parametrize("name", sorted(MIN_SOLVED))

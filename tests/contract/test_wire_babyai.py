@@ -58,7 +58,10 @@ def test_recorded_episodes_are_reproduced() -> None:
     assert compared == 9
 
 
-@pytest.mark.parametrize(("name", "n_episodes"), [("babyai_rules.jsonl", 60), ("babyai_rules_2.jsonl", 100)])
+@pytest.mark.parametrize(
+    ("name", "n_episodes"),
+    [("babyai_rules.jsonl", 60), pytest.param("babyai_rules_2.jsonl", 100, marks=pytest.mark.long)],
+)
 def test_each_step_of_a_recorded_episode_is_equal(name: str, n_episodes: int) -> None:
     episodes = load_rows(name)
     assert len(episodes) == n_episodes
@@ -78,7 +81,7 @@ def test_each_step_of_a_recorded_episode_is_equal(name: str, n_episodes: int) ->
 def test_strict_steps_differ_only_in_reward_and_end() -> None:
     n_compared = 0
     env = BabyAI(mode="strict")
-    for episode in load_rows("babyai_rules.jsonl"):
+    for episode in load_rows("babyai_rules.jsonl")[::3]:
         if episode["data_idx"] % len(LEVELS) == LEVELS.index("GoToObjS6"):
             continue  # a smaller room in minigrid 2.3.1
         env.reset(task_index=episode["data_idx"])
@@ -90,7 +93,7 @@ def test_strict_steps_differ_only_in_reward_and_end() -> None:
                 break
             assert observation == recorded["observation"]
             n_compared += 1
-    assert n_compared > 900
+    assert n_compared > 300
 
 
 def test_every_level_starts_with_the_recorded_observation() -> None:
@@ -119,11 +122,3 @@ def test_recorded_late_successes_are_reproduced() -> None:
                 env.step(Action(text="turn left"))
         assert step(env, str(exchange.body["action"])) == (exchange.observation, exchange.reward, exchange.done)
     assert len(exchanges) == 63
-
-
-def test_an_evaluated_conversation_is_reproduced_in_both_modes() -> None:
-    result = next(result for result in load_rows("client_results.jsonl") if result["item_id"] == "babyai_0")
-    opening, answer, closing = [message["content"] for message in result["conversations"][2:5]]
-    for env in (BabyAI(mode="strict"), BabyAI(mode="compat")):
-        assert env.reset(task_index=0)[0]["content"] == opening
-        assert step(env, answer.split("Action:\n")[1]) == (closing, result["reward"], True)

@@ -287,7 +287,7 @@ def test_no_text_breaks_the_reader(text: str, style: ActionStyle, mode: Mode, na
             assert mode == "compat" or style == "raw" or call.name in ("move", "look", "") or message.get("tool_calls")
 
 
-LENGTH = 1 << 17
+LENGTH = 1 << 18
 CUT = [dialect.sample[: len(dialect.sample) * quarter // 4] for dialect in CALL_DIALECTS for quarter in (1, 2, 3)]
 PARTS = [
     *CUT,
@@ -299,7 +299,8 @@ PARTS = [
 ]
 
 
-@pytest.mark.timeout(30)  # far above linear time, far below quadratic time
+@pytest.mark.long
+@pytest.mark.timeout(60)  # far above linear time, far below quadratic time
 @pytest.mark.parametrize("part", PARTS)
 def test_long_texts_are_read_in_linear_time(part: str) -> None:
     long = part * (LENGTH // len(part))

@@ -226,7 +226,7 @@ def test_any_reply_gives_an_action_or_an_invalid_action(
         assert isinstance(call.arguments, str)
 
 
-N = 1 << 17
+N = 1 << 20
 LONG = {
     "marks": "Action:" * (N // 7),
     "lines": "Action:\n" * (N // 8),
@@ -247,6 +247,7 @@ LONG = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.timeout(30)  # far above linear time, far below quadratic time
 @pytest.mark.parametrize("text", LONG.values(), ids=LONG)
 def test_long_texts_are_parsed_in_linear_time(text: str) -> None:

@@ -18,6 +18,7 @@ from runner.errors import ConfigError
 from runner.testing import check_env
 from runner.types import Action, Limits, Outcome, TimeStep, Trajectory
 from tests.support.batches import resolved_batch
+from tests.support.episodes import make_step
 
 LAKE = "gymnasium:FrozenLake-v1"
 CLIFF = "gymnasium:CliffWalking-v1"
@@ -29,16 +30,7 @@ def play(env: GymnasiumEnvironment, *actions: str, task_index: int = 0) -> Traje
     steps: list[TimeStep] = []
     for text in actions:
         chat, reward, done = env.step(Action(text=text))
-        step = TimeStep(
-            index=len(steps),
-            chats=[],
-            action=Action(text=text),
-            observation=chat,
-            reward=reward,
-            done=done,
-            available_tool_schemas=[],
-        )
-        steps.append(step)
+        steps.append(make_step(len(steps), action=Action(text=text), observation=chat, reward=reward, done=done))
         if done:
             break
     return Trajectory(episode_id="x", timesteps=steps)

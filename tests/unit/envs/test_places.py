@@ -1,10 +1,14 @@
-"""Places and leases: episodes never share an instance, and wait for a place instead of failing."""
+"""Places and leases: no episode is played in the instance of another one, and episodes wait for a place."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
 import threading
+from collections import Counter
 from functools import partial
+from pathlib import Path
 
 import httpx
 import pytest
@@ -16,10 +20,14 @@ from runner.envs.http.dialects import dialect_for
 from runner.envs.http.environment import HttpEnvironment, select_dialect
 from runner.envs.http.places import InstanceRegistry, PlaceTable
 from runner.envs.http.server import ServerAddress, probe_servers
+from runner.envs.maze import Maze
 from runner.episode.factory import EpisodeFactory
+from runner.errors import EnvironmentFault
 from runner.types import Action, Limits, Outcome
+from tests.support.command import COMMAND, ENVIRON
+from tests.support.rude_env_server import EnvironmentHandler, RudeServer
 from tests.support.serving import serve_environments
-from tests.support.slot_server import N_STEPS, run_slot_server
+from tests.support.slot_server import N_STEPS, QuestionHandler, run_slot_server
 
 N_EPISODES, N_SLOTS = 24, 8
 MOVE = Action(text="move up")
@@ -222,3 +230,60 @@ def test_the_places_of_agentgyms_servers_are_known() -> None:
         "WebShop": ("http://h:1/x", 8000),
         "Maze": ("http://h:1/x/maze", None),
     }
+
+
+async def test_an_instance_that_a_restart_gave_to_another_episode_is_left_alone(rude_server: RudeServer) -> None:
+    rude_server.reset(EnvironmentHandler(Maze))
+    env = HttpEnvironment(env="Maze", address=ServerAddress(rude_server.url, 10))
+    await env.reset(task_index=3)
+    await env.step(Action(text="move right"))
+    rude_server.reset(EnvironmentHandler(Maze))  # restarted
+    async with httpx.AsyncClient(base_url=rude_server.url) as stranger:
+        created = (await stranger.post("/maze/create")).json()
+        await stranger.post("/maze/reset", json={**created, "game": 8})
+    n_requests = len(rude_server.requests)
+    with pytest.raises(EnvironmentFault) as caught:
+        await env.step(Action(text="move right"))
+    await env.cleanup()
+    assert [request.path for request in rude_server.requests[n_requests:]] == ["/maze/observation?id=0"]
+    place = "…s at position 8, 6. Your current position is at position 1, "
+    assert str(caught.value) == (
+        f"Maze: GET {rude_server.url}/maze/observation?id=0 shows another episode: line 1 is "
+        f"'{place}10. There are walls above you, below you.'; expected '{place}5. There are walls to your right, above "
+        "you, below you.'. The server was restarted, or another program uses it and got the same instance: let one "
+        "program at a time use it, then run the task again"
+    )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)
+def test_two_runs_on_the_slots_of_one_server_store_no_result_of_another_task(tmp_path: Path) -> None:
+    with run_slot_server(8, QuestionHandler) as (server, _):
+        profile, script = tmp_path / "p.yaml", tmp_path / "script"
+        profile.write_text(
+            f"id: p\nenvironments:\n  moderate:\n    - {{name: SQLGym, base_url: '{server.url}', transport: http}}\n"
+        )
+        script.write_text("SELECT 1\n")
+        command = [COMMAND, "--config", str(profile), "--run", "SQLGym", "--agent", "scripted", "--script", str(script)]
+        command += ["--repeat", "60", "--concurrency", "8"]
+        runs = [
+            subprocess.Popen(
+                [*command, "--task-index", str(first)],
+                cwd=tmp_path,
+                env=ENVIRON | {"AGENTGYM_DATA_DIR": f"data-{first}"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for first in (100, 1000)
+        ]
+        outputs = [run.communicate(timeout=120) for run in runs]
+    outcomes: Counter[str] = Counter()
+    for folder in (tmp_path / "data-100", tmp_path / "data-1000"):
+        for path in folder.glob("runs/*/*.json"):
+            episode = json.loads(path.read_bytes())
+            outcomes[episode["outcome"]] += 1
+            assert episode["outcome"] == "error" or episode["reward"] == episode["task_index"], outputs
+            assert episode["outcome"] != "error" or "shows another episode" in json.dumps(episode["error"])
+    assert outcomes.total() == 2 * 60
+    assert outcomes["error"] and set(outcomes) == {"error", "success"}

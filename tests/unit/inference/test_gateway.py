@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -166,18 +165,3 @@ async def test_a_provider_that_refuses_token_ids_is_asked_without_them(
     assert (await tokens_through(gateway, stream=stream)).problems == ("no_ids", "no_logprobs", "no_prompt_ids")
     # the gateway turns the refusal into a server error, which is repeated once before it counts
     assert ["return_token_ids" in request.json() for request in provider.chat_requests] == [True, True, False]
-
-
-async def test_the_fallback_answers_after_the_gateway_dies(provider: RudeModel, tmp_path: Path) -> None:
-    provider.script = [completion_response("up")]
-    base = provider.url.removesuffix("/chat/completions")
-    with Gateway(tmp_path, base) as gateway:
-        settings = agent_settings(mode="api", api_endpoint=gateway.url, local_fallback="qwen3:8b")
-        session = InferenceManager(settings, {"OLLAMA_HOST": provider.origin}).session(episode_header())
-        assert (await infer(session)).usage.endpoint == "gateway"
-        gateway.kill()
-        for _ in range(2):
-            usage = (await infer(session)).usage
-            assert (usage.endpoint, usage.model) == ("ollama", "qwen3:8b")
-            assert "connection" in usage.warnings[0]
-            assert usage.warnings[0].startswith("gateway: ")

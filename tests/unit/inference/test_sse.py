@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from runner.inference.chat_format import MAX_TEXT
 from runner.inference.errors import EndpointFailure
 from runner.inference.sse import MAX_EVENT, EventParser, StreamAccumulator
-from runner.inference.tool_calls import MAX_TOOL_CALLS
 from runner.types import StreamDelta, Tokens
 from tests.support.examples import examples
 from tests.support.json_values import JSON_VALUES
@@ -202,23 +201,6 @@ def test_tool_calls_accumulate_from_deltas() -> None:
         ("call00001", "down", '{"n":2}'),
     ]
     assert reply.message()["content"] == ""
-
-
-def test_a_name_starts_a_tool_call_without_an_index() -> None:
-    chunks = [
-        call_delta(None, "a", "up"),
-        call_delta(None, arguments="{}"),
-        call_delta(None, "b", "down"),
-        call_delta(None, arguments="[]"),
-        FINISH_CHUNK,
-    ]
-    calls = accumulate(*chunks).result().tool_calls
-    assert [c["function"] for c in calls] == [{"name": "up", "arguments": "{}"}, {"name": "down", "arguments": "[]"}]
-
-
-def test_excess_tool_calls_are_dropped() -> None:
-    accumulator = accumulate(*(call_delta(number, name="up") for number in range(MAX_TOOL_CALLS + 5)), FINISH_CHUNK)
-    assert len(accumulator.result().tool_calls) == MAX_TOOL_CALLS
 
 
 @pytest.mark.parametrize(

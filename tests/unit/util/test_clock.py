@@ -1,4 +1,4 @@
-"""ULIDs are those of the package ``python-ulid``."""
+"""ULIDs, which are those of ``python-ulid``, and a stopwatch that can be paused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 import pytest
 from ulid import ULID
 
-from runner.util.clock import derive_ulid, is_ulid, new_ulid, ulid_milliseconds
+from runner.util.clock import Stopwatch, derive_ulid, is_ulid, new_ulid, ulid_milliseconds
+from tests.support.manual_clock import ManualClock
 
 
 def test_a_new_ulid_has_the_time_of_its_creation() -> None:
@@ -36,3 +37,17 @@ def test_ulids_of_one_process_increase() -> None:
 def test_a_derived_ulid_has_the_time_of_the_other_and_the_digest() -> None:
     ulid, digest = ULID(), os.urandom(10)
     assert derive_ulid(str(ulid), digest) == str(ULID.from_bytes(ulid.bytes[:6] + digest))
+
+
+def test_a_stopwatch_does_not_count_its_pauses() -> None:
+    clock = ManualClock()
+    watch = Stopwatch(clock)
+    watch.set_paused(False)
+    clock.now += 5
+    for _ in range(2):
+        watch.set_paused(True)
+        clock.now += 30
+        assert watch.seconds == 5
+    watch.set_paused(False)
+    clock.now += 2
+    assert watch.seconds == 7
