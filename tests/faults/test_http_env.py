@@ -202,18 +202,6 @@ async def test_idle_connections_are_closed_before_the_server_closes_them(rude_se
     assert rude_server.n_connections == len(rude_server.requests) == 5
 
 
-async def test_an_absent_server_is_reported_with_advice() -> None:
-    url = f"http://me:hidden@127.0.0.1:{free_port()}"
-    timings = HttpTimings(connect_retry_delays_s=(0.0, 0.0))
-    env = HttpEnvironment(env="maze", address=ServerAddress(url), timings=timings)
-    with pytest.raises(EnvironmentFault) as caught:
-        await env.reset()
-    await env.cleanup()
-    assert "/maze/create {} reached no server" in str(caught.value)
-    assert "Start the server, or correct its port or base_url in the profile" in str(caught.value)
-    assert "hidden" not in str(caught.value)
-
-
 async def test_connecting_is_retried_while_a_server_starts() -> None:
     timings = HttpTimings(connect_retry_delays_s=(0.02,) * 500)
     port = free_port()

@@ -24,7 +24,7 @@ from runner.envs.placement import Placement
 from runner.events.live import EpisodeStarted
 from runner.pool.choose import open_pool
 from runner.store import EpisodeRecord
-from runner.types import BatchProgress, Limits, Outcome, WorkerState
+from runner.types import BatchProgress, Outcome, WorkerState
 from tests.conftest import Install
 from tests.support.batches import resolved_batch
 from tests.support.command import REPOSITORY
@@ -44,9 +44,7 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
 
 @pytest.fixture
 def fakes(install: Install) -> None:
-    envs = {name: f"tests.support.fakes:{name}" for name in ("Gated",)}
-    envs["Killing"] = "tests.support.rude_environments:Killing"
-    install(envs=envs, agents={"up": "tests.support.fakes:UpAgent"})
+    install(envs={"Killing": "tests.support.rude_environments:Killing"}, agents={"up": "tests.support.fakes:UpAgent"})
 
 
 class WorkerBatch:
@@ -199,22 +197,6 @@ def test_a_killed_driver_leaves_no_worker_and_can_be_resumed(tmp_path: Path) -> 
         assert (result.status, result.outcomes) == ("completed", {"success": n_repeat})
     finally:
         workspace.close()
-
-
-@pytest.mark.usefixtures("fakes")
-def test_blocked_steps_are_timeouts_and_their_workers_are_replaced(workspace: Workspace) -> None:
-    limits = Limits(max_duration_s=1.0)
-    planned = resolved_batch(env="Gated", agent="up", repeat=4, concurrency=2, limits=limits)
-    items: list[BatchItem] = []
-    pool = open_pool(2, planned.spec, planned.setup, None, workspace.store.runs, print)
-    result = Batch(planned, workspace, observers=[items.append], pool=pool, grace_s=0.5).run()
-    assert (result.status, result.outcomes, result.problems) == ("completed", {"timeout": 4}, [])
-    records = [workspace.store.load(episode.episode_id) for episode in result.episodes]
-    assert {record.error.type for record in records if record.error} == {"slot_abandoned"}
-    assert {record.env_episode_id for record in records} == {f"../counter\x1b[2J/{task}" for task in range(4)}
-    assert len({record.worker.id for record in records if record.worker}) == 4
-    pids = {item.pid for item in items if isinstance(item, WorkerState) and item.pid is not None}
-    wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids))
 
 
 class KillingNeighbors(WorkerBatch):

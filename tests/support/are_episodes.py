@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
-from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore, open_index
+from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore
 from runner.types import Action, Chat, EpisodeHeader, ErrorInfo, EvaluatedTrajectory, Outcome, TimeStep, ToolCall
 from tests.support.episodes import START, finished_record, new_id, tool_schemas
 
@@ -114,15 +113,3 @@ def store_records(index: EpisodeIndex, store: EpisodeStore, *records: EpisodeRec
     for record in records:
         store.save(record)
         index.insert(record)
-
-
-def write_records(data_dir: Path, *records: EpisodeRecord) -> None:
-    """Write episode files and the index of a state directory."""
-    store = EpisodeStore(data_dir)
-    for record in records:
-        store.create_batch_folder(record.batch_id)
-    index = open_index(store)
-    try:
-        store_records(index, store, *records)
-    finally:
-        index.close()

@@ -68,7 +68,7 @@ class MazeBatch:
         return [item for item in self.items if isinstance(item, BatchProgress)]
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, "the condition was never true"

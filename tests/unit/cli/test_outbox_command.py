@@ -39,22 +39,17 @@ def test_counts_and_dead_letters_as_json(tmp_path: Path, capsys: pytest.CaptureF
     assert [letter["id"] for letter in output["dead_letters"]] == ["event:1", "event:2"]
 
 
-def test_tables_are_safe_for_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_are_safe_for_the_terminal_and_mark_an_unconfigured_sink(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # each sink in a line of its own
     _fill_outbox(tmp_path)
     assert main_outbox(["--data-dir", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "not allowed" in out
     assert "event:2" in out
     assert "\x1b[31m" not in out
-
-
-def test_an_unconfigured_sink_is_marked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")  # each sink in a line of its own
-    _fill_outbox(tmp_path)
-    assert main_outbox(["--data-dir", str(tmp_path)]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if "not configured" in line]
+    lines = [line for line in out.splitlines() if "not configured" in line]
     assert ["│ the external broker nats://gone:4222 " in line for line in lines] == [True]
     monkeypatch.delenv("NATS_URL")
     assert main_outbox(["--data-dir", str(tmp_path)]) == 0

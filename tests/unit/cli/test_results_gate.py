@@ -33,27 +33,24 @@ def results(data_dir: Path, *options: str) -> int:
     return main(["--results", "--data-dir", str(data_dir), *options])
 
 
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [
-        (["--fail-below", "0.5"], 0),
-        (["--fail-below", "0.6"], 3),
-        (["--fail-below", "1", "--batch", OLD], 0),
-        (["--against", OLD], 3),
-        (["--against", NEW, "--batch", OLD], 0),
-        (["--fail-below", "0", "--agent", "oracle"], 3),
-    ],
-)
-def test_a_condition_that_is_not_met_is_exit_code_3(
-    data_dir: Path, options: list[str], code: int, capsys: pytest.CaptureFixture[str]
+CONDITIONS = [
+    (["--fail-below", "0.5"], 0),
+    (["--fail-below", "0.6"], 3),
+    (["--fail-below", "1", "--batch", OLD], 0),
+    (["--against", OLD], 3),
+    (["--against", NEW, "--batch", OLD], 0),
+    (["--fail-below", "0", "--agent", "oracle"], 3),
+    (["--fail-below", "0.6", "--against", OLD, "--batch", NEW], 3),
+]
+
+
+def test_a_condition_that_is_not_met_is_exit_code_3_and_a_sentence_with_rate_and_bound(
+    data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert results(data_dir, *options) == code
-    assert ("Not met: " in capsys.readouterr().err) is (code == 3)
-
-
-def test_the_sentence_names_rate_and_bound(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results(data_dir, "--fail-below", "0.6", "--against", OLD, "--batch", NEW)
-    errors = capsys.readouterr().err
+    for options, code in CONDITIONS:
+        assert results(data_dir, *options) == code, options
+        errors = capsys.readouterr().err
+        assert ("Not met: " in errors) is (code == 3), options
     assert "react small in Maze: success rate 0.0% is below 60.0%" in errors
     assert f"6 tasks lost and 0 won against {OLD}, p = 0.0312" in errors
 
@@ -72,23 +69,17 @@ def test_models_and_baselines_are_rows_of_one_table_in_a_pipe_of_any_width(
     assert {len(cells) for cells in players} == {len(names)}
 
 
-def test_an_unknown_batch_is_invalid_usage(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_batch_is_invalid_usage_and_a_matrix_is_printed_or_json(
+    data_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert results(data_dir, "--batch", "nope") == 2
     assert "--batch nope: no batch or battery with this id has an episode" in capsys.readouterr().err
-
-
-def test_json_has_the_matrix_and_the_comparison(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results(data_dir, "--json", "--matrix", "--against", OLD)
     document = json.loads(capsys.readouterr().out)
     (matrix,) = document["matrices"]
     assert [task["task_index"] for task in matrix["tasks"]] == list(range(6))
     assert len(document["comparison"]["lost"]) == 6
-
-
-def test_the_matrix_is_printed(
-    data_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
     assert results(data_dir, "--matrix") == 0
     output = capsys.readouterr().out
     assert "+ -" in output

@@ -47,7 +47,7 @@ def test_a_history_that_keeps_the_promises_has_no_violation(seed: int) -> None:
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
 @given(seed=SEEDS)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 def test_a_corruption_breaks_its_promise(name: str, seed: int) -> None:
     promise, corrupt = CORRUPTIONS[name]
     corrupted = corrupt(make_history(seed), random.Random(seed))

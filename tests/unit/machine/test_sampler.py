@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from runner.machine.sampler import GpuMeter, GpuReaders, MachineSampler, Sample
 from runner.types.machine import GpuState, GpuUse, Machine
 from runner.util.clock import Clock
 from tests.support.manual_clock import ManualClock
+from tests.support.waiting_batch import wait_until
 
 LIMIT_S = 10.0
 AT = Clock().now()
@@ -33,13 +33,6 @@ class Gpus:
         self.n_reads += 1
         self.go_on.wait(LIMIT_S)
         return self.gpus
-
-
-def wait_until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def is_sampling() -> bool:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -19,6 +19,7 @@ from runner.publish.outbox import Outbox
 from runner.types import TimestepPlayed
 from tests.support.episodes import episode_header, make_step
 from tests.support.nats_server import Bus, NatsAccount, NatsServer
+from tests.support.node_events import wait_until
 from tests.support.publishing import NOW, nats_client, run_publisher, sink_to, stored_messages
 from tests.support.schemas import validate
 
@@ -122,21 +123,24 @@ async def test_a_publisher_without_items_does_not_wake_up(
 
         monkeypatch.setattr(publisher, "flush", flush)
         publisher.put(token(0))
-        await _wait_until(lambda: n_flushes > 0)
+        await wait_until(lambda: n_flushes > 0)
         before = n_flushes
         await asyncio.sleep(5 * live_publisher.INTERVAL_S)
         assert n_flushes <= before + 1
 
 
-async def test_the_message_size_is_limited(bus: NatsAccount, outbox: Outbox) -> None:
+async def test_the_message_size_is_limited_and_an_unencodable_item_is_dropped(bus: NatsAccount, outbox: Outbox) -> None:
     async with record_messages(bus) as recorded, run_live_publisher(outbox, bus, capacity=1 << 24) as publisher:
         for seq in range(300):
             publisher.put(token(seq, "x" * 10_000))
         publisher.put(token(300, "x" * MAX_MESSAGE_BYTES))
         publisher.put(token(301))
-        await recorded.wait_for_items(301)
-        assert publisher.dropped == [1]
-    assert recorded.seqs("token") == [*range(300), 301]
+        publisher.put(token(302, "\ud800"))
+        publisher.put(token(303))
+        await recorded.wait_for_items(302)
+        assert publisher.dropped == [2]
+    assert recorded.seqs("token") == [*range(300), 301, 303]
+    assert recorded.batches("token")[-1].dropped == 2
     assert all(len(message.data) <= MAX_MESSAGE_BYTES for message in recorded.messages)
     assert 6 <= len(recorded.messages) <= 10
 
@@ -146,7 +150,7 @@ async def test_the_oldest_items_are_dropped_and_counted_without_a_server(
 ) -> None:
     async with run_live_publisher(outbox, nats_server, capacity=20_000) as publisher:
         nats_server.kill()
-        await _wait_until(lambda: publisher._queues[0]._sink_connection.client is None)
+        await wait_until(lambda: publisher._queues[0]._sink_connection.client is None)
         threads = [threading.Thread(target=_put_all, args=(publisher, 1000)) for _ in range(4)]
         for thread in threads:
             thread.start()
@@ -159,7 +163,7 @@ async def test_the_oldest_items_are_dropped_and_counted_without_a_server(
         nats_server.start()
         async with record_messages(nats_server) as recorded:
             publisher.put(token(1000))
-            await _wait_until(lambda: recorded.seqs("token")[-1:] == [1000])
+            await wait_until(lambda: recorded.seqs("token")[-1:] == [1000])
             assert recorded.batches("token")[-1].dropped == publisher.dropped[0] >= dropped
 
 
@@ -169,7 +173,7 @@ async def test_items_sent_right_after_a_broker_restart_are_stored(nats_server: N
         publisher = LivePublisher([sink_connection], node="node1", boot="boot1")
         await running.wait_for_state("up")
         for seq in range(2):
-            await _wait_until(lambda: sink_connection.client is not None)
+            await wait_until(lambda: sink_connection.client is not None)
             publisher.put(token(seq))
             while publisher._queues[0].queue._items:
                 await publisher.flush()
@@ -186,12 +190,6 @@ def _put_all(publisher: LivePublisher, n: int) -> None:
         publisher.put(token(seq))
 
 
-async def _wait_until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110 - the condition has no event
-            await asyncio.sleep(0.01)
-
-
 async def test_a_paused_server_blocks_neither_the_sender_nor_another_sink(
     nats_server: NatsServer, bus: NatsAccount, outbox: Outbox
 ) -> None:
@@ -199,20 +197,10 @@ async def test_a_paused_server_blocks_neither_the_sender_nor_another_sink(
         record_messages(bus) as recorded,
         run_live_publisher(outbox, bus, nats_server, capacity=100_000) as publisher,
     ):
-        await _wait_until(lambda: all(sink._sink_connection.client is not None for sink in publisher._queues))
+        await wait_until(lambda: all(sink._sink_connection.client is not None for sink in publisher._queues))
         nats_server.pause()
         for seq in range(50):
             publisher.put(token(seq, "x" * 1000))
         await recorded.wait_for_items(50)
         nats_server.resume()
     assert recorded.seqs("token") == list(range(50))
-
-
-async def test_an_unencodable_item_is_counted_as_dropped(bus: NatsAccount, outbox: Outbox) -> None:
-    async with record_messages(bus) as recorded, run_live_publisher(outbox, bus) as publisher:
-        publisher.put(token(0, "\ud800"))
-        publisher.put(token(1))
-        await recorded.wait_for_items(1)
-        assert publisher.dropped == [1]
-    assert recorded.seqs("token") == [1]
-    assert recorded.batches("token")[0].dropped == 1
