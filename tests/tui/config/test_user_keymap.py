@@ -38,18 +38,12 @@ async def test_custom_keys_work_and_are_shown_everywhere() -> None:
 
 
 NAMED_KEYS = b"""keymap: {list.bottom: f10, list.choose: f3, dialog.close: f4, form.start: f5, checks.toggle: f6,
-  form.close: f7, episode.trace: f11, episode.transcript: f8, events.view: V, palette.close: f9}"""
+  form.close: f7, episode.trace: f11, episode.transcript: f8}"""
 
 
 async def test_titles_and_dialogs_show_custom_keys() -> None:
-    app = console_app(session_with_messages("orders.eu"), settings := parse_settings(NAMED_KEYS))
+    app = console_app(busy_session(), settings := parse_settings(NAMED_KEYS))
     assert settings.problems == ()
-    async with app.run_test(size=SIZE) as pilot:
-        await pilot.press("3")
-        await wait_for_text(pilot, "● Formatted V", "○ Raw V")
-        await pilot.press("colon")
-        await wait_for_text(pilot, "f9 closes")
-    app = console_app(busy_session(), settings)
     async with app.run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "task 3")
         await pilot.press("b")
@@ -63,7 +57,8 @@ async def test_titles_and_dialogs_show_custom_keys() -> None:
 
 
 EVENT_KEYS = b"""keymap: {events.pause: f6, events.go_to: i, events.subject: S, entry.take: f7, entry.leave: f8,
-  events.filter: f9, filter.leave: f10, filter.clear: f11, events.tree: T, table.sort: f12}"""
+  events.filter: f9, filter.leave: f10, filter.clear: f11, events.tree: T, table.sort: f12,
+  events.view: V, palette.close: f4}"""
 
 
 async def test_custom_keys_work_on_the_events_screen_and_in_its_input_fields() -> None:
@@ -73,7 +68,7 @@ async def test_custom_keys_work_on_the_events_screen_and_in_its_input_fields() -
     app = console_app(session, settings)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await pilot.press("3")
-        await wait_for_text(pilot, "orders", "f6 Pause", "f9 Filter", "S Subject", "i Jump")
+        await wait_for_text(pilot, "orders", "f6 Pause", "f9 Filter", "S Subject", "i Jump", "● Formatted V", "○ Raw V")
         await pilot.press("f6")
         await wait_for_text(pilot, "‖ paused")
         await pilot.press("f6", "i")
@@ -95,7 +90,7 @@ async def test_custom_keys_work_on_the_events_screen_and_in_its_input_fields() -
         await pilot.press("question_mark")
         await wait_for_text(pilot, "╭─ Help", "f6               Pause", "i                Jump")
         await pilot.press("escape", "colon", *"jump")
-        await wait_for_text(pilot, "╭─ Commands", "i       Jump")
+        await wait_for_text(pilot, "╭─ Commands", "i       Jump", "f4 closes")
 
 
 async def test_ignored_settings_are_listed_at_the_start() -> None:

@@ -32,27 +32,13 @@ def random_suspensions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("textual._time.get_time", get_time)
 
 
-async def test_a_change_is_drawn() -> None:
+async def test_changes_messages_and_the_size_of_the_terminal_are_shown() -> None:
     session = empty_session()
     async with console_pilot(session) as pilot:
         await wait_for_widget_text(pilot, "#status", "Live")
         for number in range(N_CHANGES):
             session.store.set_link(BusLink("failed", f"cause {number}."))
             await wait_for_text(pilot, f"cause {number}.")
-
-
-async def test_the_console_follows_the_size_of_its_terminal() -> None:
-    async with console_pilot(empty_session()) as pilot:
-        await wait_for_widget_text(pilot, "#status", "Live")
-        for number in range(N_CHANGES):
-            width = SMALL[0] + number
-            await pilot.resize_terminal(width, 24)
-            await wait_until(pilot, lambda width=width: pilot.app.screen.query_one("#status").size.width == width)  # type: ignore[misc]
-
-
-async def test_bus_messages_are_shown() -> None:
-    session = empty_session()
-    async with console_pilot(session) as pilot:
         await pilot.press("3")
         await wait_until(pilot, lambda: bool(session.fake_events.opened))
         for number in range(N_CHANGES):
@@ -60,6 +46,12 @@ async def test_bus_messages_are_shown() -> None:
                 RawMessage("orders", {}, b'{"order": %d}' % number, "ORDERS", number + 1, START, 0)
             )
             await wait_for_text(pilot, f'{{"order": {number}}}')
+        await pilot.press("1")
+        await wait_for_widget_text(pilot, "#status", "Live")
+        for number in range(N_CHANGES):
+            width = SMALL[0] + number
+            await pilot.resize_terminal(width, 24)
+            await wait_until(pilot, lambda width=width: pilot.app.screen.query_one("#status").size.width == width)  # type: ignore[misc]
 
 
 @pytest.mark.long

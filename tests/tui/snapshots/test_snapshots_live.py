@@ -64,9 +64,7 @@ def after_keys(*keys: str, texts: tuple[str, ...]) -> RunBefore:
             "the panes",
         )
         await pilot.pause()
-        for key in keys:
-            await pilot.press(key)
-            await pilot.pause()
+        await pilot.press(*keys)
         stop_cursor_blink(pilot)
         await wait_for_text(pilot, *texts)
         await pilot.pause()
