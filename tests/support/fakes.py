@@ -351,11 +351,6 @@ class TwoChats(UpAgent):
         return [[user("plan")], [*observation]], Action(tool_calls=[call])
 
 
-class UnparsableAgent(UpAgent):
-    def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action]:
-        return [[*observation]], Action(text="mumble \x1b]0;x\x07 \ud800")
-
-
 class InferenceAgent(UpAgent):
     """Stores the inference manager that it receives."""
 

@@ -12,7 +12,7 @@ from runner.config.profile import Hardware
 from runner.errors import ConfigError
 
 
-def test_a_profile_is_searched_in_three_folders_in_order(tmp_path: Path) -> None:
+def test_a_profile_is_a_path_or_is_searched_in_three_folders_in_order(tmp_path: Path) -> None:
     user = tmp_path / "home" / "agentgym-console" / "configs"
     local = tmp_path / "configs"
     for folder in (user, local):
@@ -28,21 +28,14 @@ def test_a_profile_is_searched_in_three_folders_in_order(tmp_path: Path) -> None
     (local / "field-runner-4090.yaml").write_text("id: from-here")
     assert loaded_id() == "from-here"
     assert load_profile("field-runner-4090", environ={}, cwd=user, user_config=user).id == "from-user"
-
-
-def test_the_default_user_folder_is_in_the_home_folder(tmp_path: Path) -> None:
     folder = tmp_path / ".config" / "agentgym-console" / "configs"
     folder.mkdir(parents=True)
     (folder / "mine.yaml").write_text("id: mine")
     environ = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": "relative"}
     assert load_profile("mine", environ=environ, cwd=tmp_path).id == "mine"
-
-
-def test_a_name_with_a_suffix_or_separator_is_a_path(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("id: a")
     (tmp_path / "b").write_text("id: b")
-    assert load_profile("a.yaml", environ={}, cwd=tmp_path).id == "a"
-    assert load_profile("./b", environ={}, cwd=tmp_path).id == "b"
+    assert [load_profile(path, environ={}, cwd=tmp_path).id for path in ("a.yaml", "./b")] == ["a", "b"]
 
 
 def test_an_unknown_profile_suggests_similar_names(tmp_path: Path) -> None:

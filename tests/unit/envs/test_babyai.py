@@ -46,6 +46,15 @@ def view_of(
     return View(image, carrying, heading)
 
 
+def test_a_view_names_what_is_empty_faced_and_carried() -> None:
+    assert view_of({}).text() == (
+        "You cannot see any objects within sight.The room has walls around you. You are not carrying anything."
+    )
+    text = view_of({(1, 0): (KEY, "red", 0), (3, 0): (BOX, "red", 0), (5, 0): (WALL, "grey", 0)}).text()
+    assert "You are facing a box 3 steps away." in text
+    assert view_of({(0, 0): (BALL, "red", 0)}, carrying=("red", "ball")).things == []
+
+
 def test_objects_of_one_name_are_numbered_by_distance() -> None:
     view = view_of(
         {
@@ -65,22 +74,6 @@ def test_objects_of_one_name_are_numbered_by_distance() -> None:
         "There is a blue open door 1 3 steps in front of you and 2 steps to your right.  "
         "The room has walls around you. You are facing a wall 5 steps away. You are carrying a green ball."
     )
-
-
-def test_an_empty_view_is_described_as_empty() -> None:
-    assert view_of({}).text() == (
-        "You cannot see any objects within sight.The room has walls around you. You are not carrying anything."
-    )
-
-
-def test_the_agent_faces_the_nearest_box_or_wall() -> None:
-    text = view_of({(1, 0): (KEY, "red", 0), (3, 0): (BOX, "red", 0), (5, 0): (WALL, "grey", 0)}).text()
-    assert "You are facing a box 3 steps away." in text
-
-
-def test_the_carried_object_is_not_listed_in_view() -> None:
-    view = view_of({(0, 0): (BALL, "red", 0)}, carrying=("red", "ball"))
-    assert view.things == []
 
 
 def test_doors_can_be_passed_when_open_closed_or_unlockable() -> None:
@@ -422,13 +415,6 @@ def test_most_of_the_first_twenty_tasks_take_at_most_fifteen_actions() -> None:
     assert len(solved) >= 18
 
 
-def test_macro_commands_cost_no_more_than_single_steps() -> None:
-    """Task 2 contains only a ball, four steps ahead and three to the right."""
-    texts, reward = play_oracle(2)
-    assert texts == ["go to red ball 1"]
-    assert reward == pytest.approx(1 - 0.9 * 7 / 64)
-
-
 @pytest.mark.parametrize("task_index", [6, 38])
 def test_the_same_task_and_seed_give_the_same_actions(task_index: int) -> None:
     assert play_oracle(task_index) == play_oracle(task_index)
@@ -453,15 +439,6 @@ def test_the_oracle_recovers_from_random_actions() -> None:
     assert reward > 0
 
 
-def test_a_reset_starts_a_new_plan() -> None:
-    env = BabyAI()
-    env.reset(task_index=6)
-    planner = env.oracle(0)
-    planner.next_action()
-    env.reset(task_index=2)
-    assert planner.next_action() == "go to red ball 1"
-
-
 @pytest.mark.long
 def test_the_oracle_explores_when_it_has_no_plan() -> None:
     """The key of this task's locked room lies inside that room."""
@@ -472,6 +449,16 @@ def test_the_oracle_explores_when_it_has_no_plan() -> None:
     assert play_oracle(246, limit=12)[0] == texts
     assert play_oracle(246, limit=12, seed=1)[0] != texts
     assert not any("check" in text for text in texts)
+
+
+def test_a_reset_starts_a_new_plan_and_a_command_costs_no_more_than_single_steps() -> None:
+    """Task 2 contains only a ball, four steps ahead and three to the right."""
+    env = start_env(6)
+    planner = env.oracle(0)
+    planner.next_action()
+    env.reset(task_index=2)
+    assert planner.next_action() == "go to red ball 1"
+    assert play_oracle(2) == (["go to red ball 1"], pytest.approx(1 - 0.9 * 7 / 64))
 
 
 def test_the_oracle_solves_a_task_in_compat_mode() -> None:

@@ -45,10 +45,7 @@ def test_a_name_that_only_servers_play_is_answered_with_the_entry_of_the_profile
     assert error.problem == "SciWorld is played only on a server, and the profile has no server for it"
     assert all(text in error.hint for text in (KEYS, "the default of AgentGym's servers", "base_url: http://HOST:PORT"))
     assert str(error) == f"{error.problem}. {error.hint}"
-
-
-def test_the_entry_that_the_answer_names_is_accepted() -> None:
-    entry = EnvironmentEntry(name="SciWorld", transport="http", port=8000)
+    entry = EnvironmentEntry(name="SciWorld", transport="http", port=8000)  # as it says
     assert resolve_environment(profile(entry), "SCIWORLD").name == "SciWorld"
 
 
@@ -105,9 +102,6 @@ def test_a_listed_name_without_environment_or_server_is_answered_with_all_names(
     assert "BabyAI" in error.hint
     assert "SciWorld" in error.hint
     assert did_you_mean("SciWrld") == "Did you mean SciWorld?"
-
-
-def test_a_batch_with_an_unknown_name_is_rejected_with_all_names() -> None:
     with pytest.raises(ConfigError, match=r"no environment named 'Foo'.*Wordle.*SciWorld"):
         resolved_batch(env="Foo", agent="random")
 

@@ -65,6 +65,9 @@ def test_without_a_server_the_placement_is_embedded(closed_port: int) -> None:
     assert place(EnvironmentEntry(name="WebShop"), "WebShop", "strict") == plain
     assert place(EnvironmentEntry(name="WebShop", port=closed_port), "WebShop", "strict") == plain
     assert place(None, "Maze", "compat") == Placement(mode="compat")
+    modes: tuple[Mode, ...] = ("strict", "compat")
+    assert [place(None, "Wordle", mode).data_label for mode in modes] == ["local words", ""]
+    assert [Wordle(mode=mode).data_label for mode in modes] == ["local words", ""]
 
 
 def test_auto_selects_a_running_server(maze_url: str) -> None:
@@ -80,11 +83,10 @@ def test_only_a_batch_on_a_server_waits_for_it(maze_url: str, closed_port: int) 
     assert place(env_entry(f"http://127.0.0.1:{closed_port}"), "Maze", "strict", wait_s=5.0).wait_s == 0.0
 
 
-@pytest.mark.parametrize("transport", ["auto", "http"])
-def test_a_busy_server_is_never_replaced_by_other_data(transport: str) -> None:
+def test_a_busy_server_is_never_replaced_by_other_data() -> None:
     with socket.create_server(("127.0.0.1", 0)) as busy:  # accepts connections
         url = f"http://127.0.0.1:{busy.getsockname()[1]}"
-        listed = env_entry(url, transport)
+        listed = env_entry(url)
         with pytest.raises(ServerBusy) as caught:
             place(listed, "Maze", "strict", wait_s=5.0)
         state = probe_servers({"Maze": ServerAddress(url)}, 0.2)["Maze"]
@@ -121,7 +123,7 @@ def test_auto_reports_why_a_server_is_rejected(rude_server: RudeServer, reply: b
     assert placement.note.startswith(f"embedded: at {rude_server.url}: ")
 
 
-def test_http_without_a_server_fails_with_advice(rude_server: RudeServer, closed_port: int) -> None:
+def test_http_fails_with_advice_and_takes_an_unidentified_server(rude_server: RudeServer, closed_port: int) -> None:
     with pytest.raises(ConfigError) as caught:
         place(EnvironmentEntry(name="Maze", port=closed_port, transport="http"), "Maze", "strict")
     assert str(caught.value) == (
@@ -133,6 +135,9 @@ def test_http_without_a_server_fails_with_advice(rude_server: RudeServer, closed
         place(env_entry(wrong_url, "http"), "Maze", "strict")
     with pytest.raises(ConfigError, match="set its port or base_url"):
         place(EnvironmentEntry(name="Maze", transport="http"), "Maze", "strict")
+    unidentified = env_entry(serve_replies(rude_server, {"/": json_response("hello")}), "http")
+    placement = place(unidentified, "Maze", "strict")
+    assert (placement.transport, placement.mode, placement.data_label) == ("http", "compat", "unknown server")
 
 
 @pytest.mark.parametrize(
@@ -178,12 +183,6 @@ def test_missing_configured_data_is_reported_before_the_batch(
         place(None, env, "strict")
     monkeypatch.delenv(variable)
     assert place(None, env, "strict").transport == "embedded"
-
-
-def test_http_accepts_an_unidentified_server(rude_server: RudeServer) -> None:
-    url = serve_replies(rude_server, {"/": json_response("hello")})
-    placement = place(env_entry(url, "http"), "Maze", "strict")
-    assert (placement.transport, placement.mode, placement.data_label) == ("http", "compat", "unknown server")
 
 
 def test_an_environment_that_is_not_embedded_needs_a_server(rude_server: RudeServer) -> None:
@@ -238,12 +237,6 @@ def test_data_labels_equal_those_of_the_classes(environ: dict[str, str], monkeyp
     assert len(names) >= 7
     for name in [*names, "gymnasium:FrozenLake-v1"]:
         assert data_label_of(name, environ) == plugins.load(plugins.ENVS, name).data_label
-
-
-def test_wordle_has_its_own_words_only_in_strict_mode() -> None:
-    modes: tuple[Mode, ...] = ("strict", "compat")
-    assert [place(None, "Wordle", mode).data_label for mode in modes] == ["local words", ""]
-    assert [Wordle(mode=mode).data_label for mode in modes] == ["local words", ""]
 
 
 def probe_entry(listed: EnvironmentEntry) -> ServerState | None:

@@ -174,12 +174,6 @@ def test_a_slow_reply_is_busy(rude_server: RudeServer) -> None:
     assert state.cause == BUSY
 
 
-def test_a_silent_server_is_busy() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        state = probe_servers({"Maze": ServerAddress(f"http://127.0.0.1:{silent.getsockname()[1]}")}, 0.3)["Maze"]
-    assert (state.status, state.latency_s) == ("busy", None)
-
-
 @pytest.mark.parametrize(
     ("reply", "gone"),
     [

@@ -52,12 +52,6 @@ async def test_several_chats_per_step_and_the_last_flow_are_recorded() -> None:
     assert trajectory.trace_last_response_flow_id == 77
 
 
-async def test_an_unknown_action_is_invalid_and_the_episode_continues() -> None:
-    trajectory = await make_runner("Counter", "UnparsableAgent", Limits(max_rounds=2)).play_episode()
-    assert [step.valid for step in trajectory.timesteps] == [False, False]
-    assert trajectory.outcome is Outcome.TRUNCATED
-
-
 @pytest.mark.parametrize(
     ("env", "agent", "kind", "steps"),
     [
@@ -90,10 +84,6 @@ async def test_a_failed_cleanup_does_not_change_the_result(
     assert trajectory.error_info is None
     assert Counter.closed == [env]
     assert warning in caplog.text
-
-
-async def test_an_environments_own_limit_truncates() -> None:
-    assert (await make_runner("Truncating").play_episode()).outcome is Outcome.TRUNCATED
 
 
 async def test_evaluation_details_are_recorded_if_supported() -> None:
@@ -165,12 +155,9 @@ async def test_spans_are_nested_and_flows_connect_to_the_episode() -> None:
 
 async def test_the_agent_receives_the_inference_manager_itself() -> None:
     manager = object()
-    runner = EpisodeFactory(
-        env_cfg={"_target_": "tests.support.fakes.Counter"},
-        agent_cfg={"_target_": "tests.support.fakes.InferenceAgent"},
-        inference_mngr=manager,
-    )
-    await runner.play_episode()
+    agent_cfg = {"_target_": "tests.support.fakes.InferenceAgent"}
+    env_cfg = {"_target_": "tests.support.fakes.Counter"}
+    await EpisodeFactory(env_cfg=env_cfg, agent_cfg=agent_cfg, inference_mngr=manager).play_episode()
     assert InferenceAgent.managers == [manager]
 
 
@@ -190,13 +177,10 @@ async def test_all_environment_methods_may_be_async() -> None:
     assert trajectory.error_info is None
     assert [step.valid for step in trajectory.timesteps] == [True] * 3
     assert (trajectory.success, trajectory.outcome) == (False, Outcome.FAILURE)
-    assert trajectory.env_episode_id == "../counter\x1b[2J/0"
-
-
-async def test_bind_may_be_async() -> None:
     BindingAsync.bound.clear()
     await make_runner("Counter", "BindingAsync").play_episode({"task_index": 3})
     assert BindingAsync.bound == [{"task_index": 3}]
+    assert trajectory.env_episode_id == "../counter\x1b[2J/0"
 
 
 async def test_the_random_agent_plays_an_async_environment() -> None:
@@ -220,6 +204,7 @@ async def test_a_base_exception_of_the_environment_is_an_error() -> None:
 async def test_an_action_is_validated_before_it_is_executed() -> None:
     trajectory = await make_runner("ParsesOnlyFirstStep").play_episode()
     assert [step.valid for step in trajectory.timesteps] == [True, False, False]
+    assert (await make_runner("Truncating").play_episode()).outcome is Outcome.TRUNCATED  # by its own limit
 
 
 async def test_an_action_whose_parsing_fails_is_not_executed() -> None:

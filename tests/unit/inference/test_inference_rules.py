@@ -36,11 +36,9 @@ def test_a_profile_resolves_to_a_chain_of_named_endpoints() -> None:
         ("gateway-2", "auto", None),
         ("ollama", "ollama", "qwen3:8b"),
     ]
-
-
-def test_local_mode_omits_the_gateway_and_no_fallback_omits_ollama() -> None:
-    settings = AgentSettings(mode="local", endpoints=(EndpointConfig(url="http://h/v1"),), local_fallback=None)
-    assert [spec.name for spec in resolve_endpoints(settings, {})] == ["h"]
+    local = AgentSettings(mode="local", endpoints=(EndpointConfig(url="http://h/v1"),), local_fallback=None)
+    assert [spec.name for spec in resolve_endpoints(local, {})] == ["h"]
+    assert safe_url("https://user:pass@h.example:8443/v1?api_key=1") == "https://***@h.example:8443/v1"
 
 
 @pytest.mark.parametrize(
@@ -60,10 +58,6 @@ def test_local_mode_omits_the_gateway_and_no_fallback_omits_ollama() -> None:
 )
 def test_ollama_host_is_normalized_to_a_url(variable: str, url: str) -> None:
     assert ollama_url({"OLLAMA_HOST": variable}) == url
-
-
-def test_a_displayed_url_contains_no_secret() -> None:
-    assert safe_url("https://user:pass@h.example:8443/v1?api_key=1") == "https://***@h.example:8443/v1"
 
 
 @pytest.mark.parametrize(
@@ -117,10 +111,7 @@ def test_retry_after_is_parsed_as_seconds_or_date(header: str | None, seconds: f
 )
 def test_the_cost_depends_on_the_price_of_each_token_type(price: Price | None, cost: float | None) -> None:
     assert token_cost(Tokens(1000, 200, 50, 400), price) == (None if cost is None else cost / 1e6)
-
-
-def test_a_cost_is_never_negative() -> None:
-    assert token_cost(Tokens(10, 0, 5, 99), Price(prompt_per_mtok=1, cached_per_mtok=0)) == 0
+    assert token_cost(Tokens(10, 0, 5, 99), Price(prompt_per_mtok=1, cached_per_mtok=0)) == 0  # never negative
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from runner.config.profile import EndpointConfig, Price
 from runner.errors import InferenceFault
 from runner.inference.manager import InferenceManager
 from runner.tracing import SpanList, Tracer
-from runner.types import Span, StreamDelta, Tokens
+from runner.types import StreamDelta, Tokens
 from tests.support.inference import (
     TOOLS,
     VirtualTime,
@@ -50,6 +50,10 @@ async def test_an_inference_has_a_message_and_its_usage(model_server: RudeModel)
     assert usage.cost == pytest.approx(0.002)
     assert (inference.finish_reason, inference.used_tools) == ("stop", False)
     assert usage.tokens_per_s is not None
+    plain = await infer(inference_manager(model_server.url, stream=True))  # in place of a stream
+    assert (plain.message["content"], plain.usage.ttft_s) == ("up", None)
+    with pytest.raises(InferenceFault, match=r"has no model endpoint; set agent\.endpoints, agent\.api_endpoint"):
+        await infer(inference_manager())
 
 
 async def test_a_stream_is_emitted_delta_by_delta() -> None:
@@ -62,11 +66,6 @@ async def test_a_stream_is_emitted_delta_by_delta() -> None:
     assert [delta.ttft_s for delta in deltas] == [None, *[inference.usage.ttft_s] * 2]
     assert deltas[0].model == inference.usage.model
     assert inference.usage.tokens == Tokens(1000, 200)
-
-
-async def test_plain_json_is_accepted_in_place_of_a_stream(model_server: RudeModel) -> None:
-    inference = await infer(inference_manager(model_server.url, stream=True))
-    assert (inference.message["content"], inference.usage.ttft_s) == ("up", None)
 
 
 async def test_a_sessions_model_replaces_only_the_profiles_default_model(model_server: RudeModel) -> None:
@@ -185,13 +184,10 @@ async def test_spans_follow_the_genai_conventions(model_server: RudeModel) -> No
         (request.id, "end", flow_id),
         (request.id, "start", inference.flow_id),
     }
-
-
-async def test_the_span_of_a_failed_request_has_its_error(model_server: RudeModel) -> None:
-    spans = SpanList()
+    failed = SpanList()
     with RudeModel(http_response(503, b"")) as failing:
-        await infer(inference_manager(failing.url, model_server.url), tracer=Tracer(collectors=(spans,)))
-    requests: list[Span] = [span for span in spans.spans if span.category == "inference"]
+        await infer(inference_manager(failing.url, model_server.url), tracer=Tracer(collectors=(failed,)))
+    requests = [span for span in failed.spans if span.category == "inference"]
     assert [span.attributes.get("error.type") for span in requests] == ["503", None]
 
 
@@ -274,11 +270,6 @@ async def test_the_warning_about_a_refused_key_names_its_variable(model_server: 
     (warning,) = inference.usage.warnings
     assert warning.startswith("a: a model server answers, but the API key is missing")
     assert warning.endswith("HTTP 403: expired; set the variable MINE to a valid key")
-
-
-async def test_a_profile_without_endpoints_is_rejected() -> None:
-    with pytest.raises(InferenceFault, match=r"has no model endpoint; set agent\.endpoints, agent\.api_endpoint"):
-        await infer(inference_manager())
 
 
 async def test_no_wait_exceeds_the_episodes_time_limit() -> None:

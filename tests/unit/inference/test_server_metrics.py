@@ -66,8 +66,9 @@ def test_the_prefill_of_sglang_is_its_time_to_the_first_token_without_the_queue(
 @pytest.mark.parametrize("text", [VLLM, SGLANG, LLAMA_CPP, TENSORZERO])
 async def test_each_server_is_read_over_http(text: bytes) -> None:
     with serve(text_response(text)) as server:
-        (load,) = await manager(server, VirtualTime()).read_servers()
-    assert load.endpoint == "lab"
+        (load,) = await manager(server, VirtualTime(), api_key_env="KEY").read_servers()
+        (request,) = server.requests
+    assert (load.endpoint, request.headers["authorization"]) == ("lab", "Bearer s3cret")
 
 
 async def test_ollama_lists_its_models() -> None:
@@ -87,13 +88,6 @@ def test_names_of_models_are_safe_to_show() -> None:
     assert load.models is not None
     assert all(name.isprintable() for name in load.models)
     assert load.models[1:] == ("?", "?")
-
-
-async def test_the_key_of_the_endpoint_is_sent() -> None:
-    with serve(text_response(VLLM)) as server:
-        await manager(server, VirtualTime(), api_key_env="KEY").read_servers()
-        (request,) = server.requests
-    assert request.headers["authorization"] == "Bearer s3cret"
 
 
 async def test_a_server_without_metrics_rests_for_a_minute() -> None:
