@@ -40,14 +40,9 @@ def test_a_run_is_stored_and_summarized(tmp_path: Path) -> None:
     assert sorted(file.stem for file in files) == sorted(episode["episode_id"] for episode in batch["episodes"])
     assert "Maze · oracle: 3/3 episodes, success 100%" in completed.stderr
     assert oct((tmp_path / "data").stat().st_mode & 0o777) == "0o700"
-
-
-def test_the_oracle_is_always_named_as_a_baseline(tmp_path: Path) -> None:
-    output = (
-        run_agentgym(tmp_path, "--run", "Maze", "--agent", "oracle").stdout + run_agentgym(tmp_path, "--results").stdout
-    )
+    output = run_agentgym(tmp_path, "--run", "Maze", "--agent", "oracle").stdout
     assert "oracle (baseline, no model)" in output
-    assert "│ oracle │ baseline │" in output
+    assert "│ oracle │ baseline │" in run_agentgym(tmp_path, "--results").stdout
 
 
 def test_attempts_seed_and_the_random_agent_are_reproducible(tmp_path: Path) -> None:
@@ -210,15 +205,6 @@ def test_list_envs_names_environments_that_are_played_only_on_a_server(tmp_path:
     assert "Played only on a server: Academia, Movie, SearchQA, Sheet, Todo, Weather, WebArena. Add to" in plain
 
 
-def test_list_envs_names_missing_environments(tmp_path: Path, profile_with_missing_env: str) -> None:
-    listed = json.loads(run_agentgym(tmp_path, "--list-envs", "--config", profile_with_missing_env, "--json").stdout)[
-        "environments"
-    ]
-    rows = {row["name"]: (row["playable"], row["health"]) for row in listed}
-    assert rows["Nowhere"] == (False, "not installed")
-    assert rows["Maze"] == (True, "installed (embedded)")
-
-
 def test_results_can_be_filtered_and_name_damaged_files(tmp_path: Path) -> None:
     run_agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle")
     (batch,) = json.loads(run_agentgym(tmp_path, "--run", "Maze", "--agent", "oracle", "--json").stdout)["batches"]
@@ -231,7 +217,10 @@ def test_results_can_be_filtered_and_name_damaged_files(tmp_path: Path) -> None:
     assert str(damaged) in completed.stderr
 
 
-def test_results_of_an_environment_without_episodes_are_empty(tmp_path: Path) -> None:
+def test_results_without_episodes_are_empty_and_suggest_a_command(tmp_path: Path) -> None:
+    empty = run_agentgym(tmp_path, "--results")
+    assert (empty.returncode, "No episodes in " in empty.stderr) == (0, True)
+    assert "agentgym-runner --battery lightweight" in empty.stderr
     run_agentgym(tmp_path, "--run", "Maze", "--agent", "oracle")
     unplayed, unknown = (run_agentgym(tmp_path, "--results", "--env", name) for name in ("wordle", "Mase"))
     assert (unplayed.returncode, unplayed.stdout) == (0, "")
@@ -245,39 +234,22 @@ def test_results_of_an_environment_without_episodes_are_empty(tmp_path: Path) ->
     )
 
 
-def test_a_battery_without_installed_environments_exits_2(tmp_path: Path, profile_with_missing_env: str) -> None:
-    completed = run_agentgym(tmp_path, "--config", profile_with_missing_env, "--battery", "moderate")
-    assert (completed.returncode, completed.stdout) == (2, "")
-    assert "Nowhere is in profile odd, but no environment of that name" in completed.stderr
-    assert not (tmp_path / "data").exists()
-
-
 def test_a_battery_skips_and_names_missing_environments(tmp_path: Path, profile_with_missing_env: str) -> None:
-    completed = run_agentgym(
-        tmp_path,
-        "--config",
-        profile_with_missing_env,
-        "--battery",
-        "all",
-        "--agent",
-        "oracle",
-        "--max-rounds",
-        "1",
-        "--json",
-    )
+    none = run_agentgym(tmp_path, "--config", profile_with_missing_env, "--battery", "moderate")
+    assert (none.returncode, none.stdout) == (2, "")
+    assert "Nowhere is in profile odd, but no environment of that name" in none.stderr
+    assert not (tmp_path / "data").exists()
+    battery = ("--battery", "all", "--agent", "oracle", "--max-rounds", "1", "--json")
+    completed = run_agentgym(tmp_path, "--config", profile_with_missing_env, *battery)
     assert completed.returncode == 0
     assert [batch["env"] for batch in json.loads(completed.stdout)["batches"]] == ["Maze"]
     assert "Skipped: Nowhere is in profile odd" in completed.stderr
+    listed = run_agentgym(tmp_path, "--list-envs", "--config", profile_with_missing_env, "--json").stdout
+    rows = {row["name"]: (row["playable"], row["health"]) for row in json.loads(listed)["environments"]}
+    assert (rows["Nowhere"], rows["Maze"]) == ((False, "not installed"), (True, "installed (embedded)"))
 
 
-def test_empty_results_suggest_a_command(tmp_path: Path) -> None:
-    completed = run_agentgym(tmp_path, "--results")
-    assert completed.returncode == 0
-    assert "No episodes in " in completed.stderr
-    assert "agentgym-runner --battery lightweight" in completed.stderr
-
-
-def test_nothing_hostile_reaches_the_terminal(tmp_path: Path) -> None:
+def test_nothing_hostile_and_no_secret_reaches_the_terminal(tmp_path: Path) -> None:
     hostile = "\x1b]0;owned\x07[/][red]\u202e\x9b2J"
     (tmp_path / "profile.yaml").write_text(
         json.dumps({"id": hostile, "environments": {"skip": [{"name": hostile, "reason": hostile}]}})
@@ -285,13 +257,8 @@ def test_nothing_hostile_reaches_the_terminal(tmp_path: Path) -> None:
     for options in (("--list-envs",), ("--run", hostile), ("--results",), ("--run", "Maze", "--env", hostile)):
         completed = run_agentgym(tmp_path, "--config", "profile.yaml", *options)
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", completed.stdout + completed.stderr), options
-
-
-def test_secrets_are_masked_in_messages(tmp_path: Path) -> None:
-    environ = {"MY_API_KEY": "sesame-street-1"}
-    completed = run_agentgym(tmp_path, "--run", "sesame-street-1", environ=environ)
-    assert "sesame-street-1" not in completed.stdout + completed.stderr
-    assert "***" in completed.stderr
+    masked = run_agentgym(tmp_path, "--run", "sesame-street-1", environ={"MY_API_KEY": "sesame-street-1"})
+    assert "sesame-street-1" not in masked.stdout + masked.stderr and "***" in masked.stderr
 
 
 def test_an_interrupted_run_is_stored_and_summarized(tmp_path: Path) -> None:

@@ -298,18 +298,13 @@ def test_a_run_writes_the_output_to_its_log_file(tmp_path: Path, workers: str) -
 
 
 @pytest.mark.long
-async def test_the_process_gets_no_variable_of_this_process(
+async def test_the_process_gets_no_variable_of_this_process_and_removes_its_files(
     tmp_path: Path, settings: ARESettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "hunter2-hunter2")
     await started("fine", settings)
-    assert "OPENAI_API_KEY" not in psutil.Process(warm_process(settings).ready.pid).environ()
-
-
-@pytest.mark.long
-async def test_the_end_of_a_process_removes_its_files(settings: ARESettings) -> None:
-    await started("fine", settings)
     process = warm_process(settings)
+    assert "OPENAI_API_KEY" not in psutil.Process(process.ready.pid).environ()
     assert process._scratch.is_dir()
     close_processes()
     assert not process._scratch.exists() and not process.is_alive

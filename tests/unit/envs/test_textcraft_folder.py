@@ -166,9 +166,6 @@ def test_an_unusable_folder_is_a_configuration_error(
     monkeypatch.setenv(TEXTCRAFT_VARIABLE, str(write_folder(tmp_path, recipes)))
     with pytest.raises(ConfigError, match=f"{TEXTCRAFT_VARIABLE} is .*{problem}"):
         TextCraft()
-
-
-def test_a_folder_without_recipes_is_a_configuration_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(TEXTCRAFT_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(TEXTCRAFT_VARIABLE, str(tmp_path / "recipes"))
     with pytest.raises(ConfigError, match="Set it to the folder agentenv-textcraft/agentenv_textcraft"):
         TextCraft()
