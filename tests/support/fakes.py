@@ -177,11 +177,6 @@ class SlowCleanup(Counter):
         super().cleanup()
 
 
-class FailingReset(Counter):
-    def reset(self, **kwargs: Any) -> Chat:  # noqa: ANN401
-        raise RuntimeError("no power")
-
-
 class FailingStep(Counter):
     def step(self, action: Action) -> StepResult:
         if self.count == 2:
