@@ -262,10 +262,14 @@ async def test_a_failing_cleanup_is_only_logged_and_none_is_needed(caplog: pytes
 async def test_only_an_are_environment_with_details_gives_an_evaluated_trajectory(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    evaluated = await build("AREEnvironment", details={"score": 1}).play_episode({})
+    evaluated = await build("AREEnvironment", details={"score": 1}).play_episode({"task": "t"})
     assert type(evaluated) is AREEvaluatedTrajectory and evaluated.are_evaluation == {"score": 1}
+    assert evaluated.are_evaluation is evaluated.evaluation and evaluated.reset_kwargs == {"task": "t"}
     assert CALLS[-3:] == ["cleanup", "get_episode_id", "get_evaluation_details"]
     assert (evaluated.episode_id, len(evaluated.timesteps)) == ("its id", 2)
+    plain = await build("Recorded").play_episode({"task": "t"})
+    assert (evaluated.success, evaluated.outcome) == (plain.success, plain.outcome)
+    assert type(evaluated.trace_last_response_flow_id) is type(plain.trace_last_response_flow_id)
     assert type(await build("AREEnvironment").play_episode({})) is Trajectory and not caplog.text
     with caplog.at_level(logging.WARNING):
         failed = await build("AREEnvironment", failing="get_evaluation_details").play_episode({})

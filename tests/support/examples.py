@@ -10,5 +10,5 @@ IS_FULL: Final = os.environ.get("AGENTGYM_EXAMPLES") == "full"
 
 
 def examples(full: int = 100) -> int:
-    """Return ``full`` in `make test-long`, else at most 10."""
-    return full if IS_FULL else min(full, 10)
+    """Return ``full`` in `make test-long`, else a twentieth, and 10 where that is less."""
+    return full if IS_FULL else min(full, max(10, full // 20))

@@ -36,6 +36,7 @@ async def test_keys_move_the_cursor_and_keep_it_in_view() -> None:
             assert view.key == f"line {cursor}" and app.moved[-1:] in ([], [view.key])
             assert scroll_top(view) <= cursor < scroll_top(view) + SIZE[1]
             assert visible_rows(view)[cursor - scroll_top(view)].startswith(f"line {cursor}second")
+        assert app.moved
 
 
 async def test_the_list_and_its_scroll_bar_follow_the_size_and_the_number_of_lines() -> None:

@@ -27,6 +27,10 @@ COMMANDS = {
     "Wordle": "panic|p a n i c|crane|zzzzz|PANIC|panics",
 }
 ANY_TEXT = st.text(st.characters(codec=None), max_size=60) | st.sampled_from(HOSTILE_TEXTS)
+FILLED = {"ALFWorld": "put {} in/on {}", "WebShop": "search[{}]"}
+"""Commands around any text."""
+MAY_END = ("BabyAI", "Maze", "Wordle")
+"""Environments where an invalid text counts as a move, so it may end the episode or cost reward."""
 
 
 def start_env(env: str, mode: Mode, task_index: int = 0) -> Any:  # noqa: ANN401 - environments differ
@@ -39,6 +43,12 @@ def start_env(env: str, mode: Mode, task_index: int = 0) -> Any:  # noqa: ANN401
 def step(environment: Any, action: Action) -> tuple[list[str | None], float, bool]:  # noqa: ANN401
     chat, reward, done = environment.step(action)
     return [message["content"] for message in chat], reward, done
+
+
+def state_of(environment: Any) -> tuple[object, ...]:  # noqa: ANN401
+    """Return what an agent could notice of the state."""
+    held = [getattr(environment, name, None) for name in ("position", "inventory")]
+    return environment.admissible_actions(), environment.render_cells(), *held
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -72,15 +82,21 @@ def test_any_text_is_safe_and_equals_its_parsed_call(env: str, mode: Mode, data:
     task = data.draw(st.integers(0, 120), label="task")
     by_text, by_call = start_env(env, mode, task), start_env(env, mode, task)
     words = st.lists(st.sampled_from(COMMANDS[env].replace("|", " ").split(" ")), max_size=8).map(" ".join)
-    for text in data.draw(st.lists(st.sampled_from(COMMANDS[env].split("|")) | words | ANY_TEXT, max_size=12)):
-        before, parsed = by_text.admissible_actions(), by_call.parse(text)
+    any_text = st.text(max_size=60)  # a lone surrogate is in no JSON, so in no call
+    filled = st.tuples(any_text, any_text).map(lambda texts: FILLED.get(env, "{}").format(*texts))
+    commands = st.sampled_from(COMMANDS[env].split("|"))
+    for n, text in enumerate(data.draw(st.lists(commands | words | filled | ANY_TEXT, max_size=12)), start=1):
+        before, parsed = state_of(by_text), by_call.parse(text)
         (content, *_), reward, done = result = step(by_text, Action(text=text))
         assert isinstance(content, str) and -1.0 <= reward <= 1.0
         if isinstance(parsed, InvalidAction):
-            assert parsed.text == text and reward <= 0.0 and (done or by_text.admissible_actions() == before)
+            assert parsed.text == text and reward <= 0.0
+            assert env in MAY_END or ((reward, done) == (0.0, False) and state_of(by_text) == before)
             assert step(by_call, Action(text=text)) == result
         else:
             assert step(by_call, Action(tool_calls=parsed.tool_calls)) == result, text
+        assert state_of(by_call) == state_of(by_text)
+        assert env != "Wordle" or (done == (reward == 1.0 or n == 6) and reward in (0.0, 1.0))
         if done:
             break
 
@@ -106,10 +122,10 @@ def test_any_text_is_safe_and_equals_its_parsed_call(env: str, mode: Mode, data:
 )
 def test_a_call_that_violates_its_schema_changes_nothing(env: str, name: str, arguments: str) -> None:
     environment = start_env(env, "strict")
-    before = environment.admissible_actions()
+    before = state_of(environment)
     (content,), reward, done = step(environment, Action(tool_calls=[ToolCall("call_7", name, arguments)]))
     assert content is not None and content.startswith("Invalid action. Expected ")
-    assert (reward, done, environment.admissible_actions()) == (0.0, False, before)
+    assert (reward, done, state_of(environment)) == (0.0, False, before)
 
 
 @pytest.mark.parametrize(
@@ -123,9 +139,11 @@ def test_a_call_that_violates_its_schema_changes_nothing(env: str, name: str, ar
 @pytest.mark.parametrize("mode", MODES)
 def test_long_texts_change_nothing(env: str, texts: list[str], mode: Mode) -> None:
     environment = start_env(env, mode)
+    before = state_of(environment)[0]
     for text in texts:
-        environment.parse(text)
+        assert isinstance(environment.parse(text), InvalidAction) or env == "WebShop"
         assert step(environment, Action(text=text))[1:] == (0.0, False)
+    assert state_of(environment)[0] == before or env == "WebShop"
 
 
 @pytest.mark.parametrize(

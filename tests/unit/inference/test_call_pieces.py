@@ -130,6 +130,11 @@ MADE = ("call00000", "call00001")
             [(id, "look", "{}") for id in MADE],
             id="empty ids",
         ),
+        pytest.param(
+            [[piece("", "up", id="a")], [piece("{}")], [piece("", "down", id="b")], [piece("[]")]],
+            [("a", "up", "{}"), ("b", "down", "[]")],
+            id="a name starts a call without an index",
+        ),
         pytest.param([[piece(RIGHT, index=0), "x", None, piece("{}", index=4)], WHOLE[:1]], moves(RIGHT), id="no name"),
     ],
 )

@@ -183,8 +183,11 @@ def test_a_waiting_batch_is_paused_and_resumed(
     assert [batch.batch_id for batch in handler.queue.ready()] == ids[::-1]
     assert [waiting.paused for waiting in items[-1].batches] == [False, False]
     assert send("resume", batch_id=ids[0])["error"]["code"] == "not_running"
-    handler.queue.set_status(ids[0], "completed")
-    assert send("pause", batch_id=ids[0])["error"]["code"] == "not_running"
+    for ended in ("completed", "cancelled"):
+        handler.queue.set_status(ids[0], ended)
+        for op in ("pause", "resume", "step"):
+            assert send(op, batch_id=ids[0])["error"]["code"] == "not_running", (ended, op)
+    assert [batch.batch_id for batch in handler.queue.ready()] == ids[1:]
 
 
 def test_a_long_queue_is_listed_from_its_front(
