@@ -166,7 +166,7 @@ async def test_a_key_folds_then_hides_then_shows_a_kind_and_only_what_is_there_i
 
 
 async def test_a_search_goes_through_all_steps_unfolds_what_has_the_words_and_goes_on_in_the_file() -> None:
-    data = b'{"schema": 1, "note": "Locked door guess", "b": ["door"]}'
+    data = b'{"schema": 1, "guess": 1, "note": "Locked door", "b": ["door"]}'
     async with episode_pilot(session_with_episode(played(), data), size=(120, 40)) as pilot:
         await pilot.press("V")
         await wait_for_text(pilot, "folded: observations")
