@@ -62,10 +62,10 @@ check: $(STAMP)
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 test: $(STAMP)
-	$(PYTEST) --numprocesses=$(TEST_WORKERS) --dist=loadfile -m "not long" -p no:schemathesis
+	$(PYTEST) --forks=$(TEST_WORKERS) -m "not long" -p no:schemathesis
 
 test-long: $(STAMP)
-	AGENTGYM_EXAMPLES=full $(PYTEST) --numprocesses=$(LONG_WORKERS) --dist=worksteal -m "long or hypothesis"
+	AGENTGYM_EXAMPLES=full $(PYTEST) --forks=$(LONG_WORKERS) -m "long or hypothesis"
 
 test-failed: $(STAMP)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none

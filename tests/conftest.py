@@ -12,6 +12,8 @@ from runner import plugins
 from tests.support.examples import examples
 from tests.support.nats_server import NatsAccount, NatsServer, SharedNatsServer
 
+pytest_plugins = ["tests.support.forks"]
+
 # The time of an example depends on the load of the machine.
 UNTIMED = settings(max_examples=examples(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("untimed", UNTIMED)

@@ -35,7 +35,6 @@ class NoFiles(Counter):
     """
 
     limit: ClassVar = resource.getrlimit(resource.RLIMIT_NOFILE)
-    pid_of_test: ClassVar = int(os.environ.setdefault("PID_OF_TEST", str(os.getpid())))
 
     def __init__(self) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, self.limit)
@@ -43,7 +42,7 @@ class NoFiles(Counter):
 
     def cleanup(self) -> None:
         super().cleanup()
-        if os.getpid() != self.pid_of_test:
+        if str(os.getpid()) != os.environ["PID_OF_TEST"]:
             use_up_files()
 
 
