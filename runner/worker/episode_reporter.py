@@ -220,7 +220,7 @@ class EpisodeReporter:
         return record
 
     def _is_watched(self, delta: StreamDelta) -> bool:
-        """News of requests count as steps: whoever begins to watch during an answer could not learn them otherwise."""
+        """News of a request is watched like a step: one who begins to watch during the answer needs it, too."""
         watched, now, times = self._watched(), self._clock.monotonic(), self._token_times
         is_full = len(times) == times.maxlen and now - times[0] < 1
         is_watched = watched.tokens and not is_full if delta.is_text else watched.steps

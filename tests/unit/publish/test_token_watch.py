@@ -103,6 +103,7 @@ async def test_texts_are_wanted_while_the_stream_of_the_own_broker_is_read_and_i
 ) -> None:
     async with run_live(outbox, sink_to(nats_server, LOCAL)) as live:
         await wait_until(lambda: not live.wants("token"))
+        assert live.wants("request")
         hub = ObserverHub([live.observer])
         for kind, delta in ITEMS.items():
             hub.emit(
