@@ -1,10 +1,9 @@
-"""Wall time of ``--list-envs``, and of ``--results`` over 10,000 episodes."""
+"""Wall time and memory of ``--results`` over 10,000 episodes."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -13,29 +12,19 @@ from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
 from runner.store import EpisodeStore, open_index
 from runner.types import Limits
-from tests.benchmarks.measure import PAIRS, Row, quartiles, ratio
+from tests.benchmarks.measure import PAIRS, Row, quartiles
 from tests.support.batches import resolved_batch
+from tests.support.command import COMMAND
 from tests.support.episodes import new_id
 
-COMMAND = str(Path(sys.executable).with_name("agentgym-runner"))
 N_PLAYED, N_EPISODES = 1_000, 10_000
 """Episodes that are played, and those with the copies of their files."""
 MAX_S, MAX_MB = 1.0, 150
 
 
 def run() -> list[Row]:
-    """Measure both commands."""
     with tempfile.TemporaryDirectory() as folder:
-        return [_list_envs(Path(folder)), *_results(Path(folder))]
-
-
-def _list_envs(folder: Path) -> Row:
-    wall = ratio(
-        lambda: _run([COMMAND, "--list-envs"], folder),
-        lambda: _run([sys.executable, "-c", "import httpx"], folder),
-        clock=time.perf_counter,
-    )
-    return Row.of_ratio("--list-envs, all ports closed / import httpx, wall", wall, at_most=2.5)
+        return _results(Path(folder))
 
 
 def _results(folder: Path) -> list[Row]:
@@ -67,10 +56,6 @@ def _copy_episodes(data_dir: Path, n_copies: int) -> None:
             episode_id = new_id()
             path.with_stem(episode_id).write_bytes(content.replace(path.stem.encode(), episode_id.encode()))
     open_index(EpisodeStore(data_dir)).close()
-
-
-def _run(command: list[str], folder: Path) -> None:
-    subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, timeout=60, check=True)
 
 
 def _measure_process(command: list[str], folder: Path) -> tuple[float, float]:
