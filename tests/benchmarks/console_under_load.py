@@ -23,6 +23,7 @@ from runner.bus.streams import DEFAULT_STREAMS, ensure_live_stream, stream_info
 from runner.events.subjects import LIVE_STREAM
 from tests.benchmarks.bus_load import READY, LoadReport
 from tests.benchmarks.counted_console import ConsoleCounts
+from tests.benchmarks.measure import peak_mb
 from tests.support.nats_server import NatsServer
 from tests.support.publishing import nats_client
 from tests.support.terminal import Terminal
@@ -130,8 +131,7 @@ class MeasuredConsole:
     @property
     def megabytes(self) -> float:
         """Peak memory in MB."""
-        (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self._process.pid}/status").read_text())
-        return int(line) / 1024
+        return peak_mb(self._process.pid)
 
     def watch_load(self, load: Load) -> LoadReport:
         """Run a load to its end."""

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from runner.batch.batch import Batch
-from runner.batch.workspace import Workspace
-from runner.types import Limits
-from tests.benchmarks.measure import Row, quartiles, row
-from tests.support.batches import resolved_batch
+from tests.benchmarks.measure import CONSOLE, Row, peak_mb, quartiles, row, store_copies
 from tests.support.command import REPOSITORY
-from tests.support.episodes import new_id
 from tests.support.terminal import Terminal, terminal_environ
 
-CONSOLE = str(Path(sys.executable).with_name("agentgym-tui"))
 EPISODE_BYTES: Final = 11_400
 N_FOLDERS: Final = 5
 MAX_USABLE_S: Final = 1.0
@@ -56,7 +48,7 @@ def run() -> list[Row]:
 
 
 def _folder(folder: Path, n_episodes: int) -> list[Row]:
-    runs, bounds = _episodes(folder, n_episodes), BOUNDS[n_episodes]
+    runs, bounds = store_copies(folder / "state", n_episodes, EPISODE_BYTES), BOUNDS[n_episodes]
     name = f"open of {n_episodes:,} episodes, {n_episodes * EPISODE_BYTES / 1e6:.0f} MB"
     opened = [_open_folder(runs, n_episodes, folder / "cache") for _ in range(N_FOLDERS + 1)]
     new, again = opened[:1], opened[1:]
@@ -102,23 +94,3 @@ def _open_folder(runs: Path, n_episodes: int, cache: Path | None = None) -> Fold
 
 def _cursor(terminal: Terminal) -> int:
     return next((row for row, line in enumerate(terminal.lines) if line.startswith("▸")), 0)
-
-
-def _episodes(folder: Path, n_episodes: int) -> Path:
-    """Write copies of an episode, each with about ``EPISODE_BYTES``; return their folder."""
-    workspace = Workspace(folder / "state", node="bench", profile="bench")
-    Batch(resolved_batch(env="Maze", agent="oracle", limits=Limits(max_rounds=15), tracing="off"), workspace).run()
-    workspace.close()
-    (episode_file,) = folder.glob("state/runs/*/*.json")
-    content = episode_file.read_bytes()
-    observation = b'"reset_observation":[{"role":"user","content":"'
-    content = content.replace(observation, observation + b"a maze " * max((EPISODE_BYTES - len(content)) // 7, 0), 1)
-    for episode_id in {new_id() for _ in range(n_episodes - 1)}:
-        episode_file.with_stem(episode_id).write_bytes(content.replace(episode_file.stem.encode(), episode_id.encode()))
-    return episode_file.parent
-
-
-def peak_mb(pid: int) -> float:
-    """Return the peak memory of a process in MB."""
-    (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return int(line) / 1024

@@ -22,9 +22,8 @@ import msgspec
 from agentgym_tui.sessions.library import StateDirLibrary, TextHits, text_values_of
 from runner.store import EpisodeStore, open_index
 from runner.store.text_index import FILE_NAME
-from tests.benchmarks.full_open import peak_mb
 from tests.benchmarks.full_results import play, store_copies
-from tests.benchmarks.measure import Row, quartiles, row
+from tests.benchmarks.measure import Row, peak_mb, quartiles, row
 
 N_SEARCHES: Final = 9
 N_FIRST: Final = 20
