@@ -109,8 +109,6 @@ async def _n_stored(url: str) -> int:
 
 
 class MeasuredConsole:
-    """A console that is measured from outside its process."""
-
     def __init__(self, terminal: Terminal, url: str, counts: Path) -> None:
         self.url = url
         self._terminal = terminal
@@ -134,7 +132,6 @@ class MeasuredConsole:
         return peak_mb(self._process.pid)
 
     def watch_load(self, load: Load) -> LoadReport:
-        """Run a load to its end."""
         with load:
             load.start()
             return load.wait()
@@ -144,7 +141,6 @@ class MeasuredConsole:
         return asyncio.run(_n_stored(self.url))
 
     def show_runs(self) -> None:
-        """Open the Runs screen."""
         self._terminal.send("6")
         self._terminal.wait_for("time left", WAIT_S)
 
@@ -192,7 +188,6 @@ class MeasuredConsole:
         return cpu, responses
 
     def quit(self) -> ConsoleCounts:
-        """Quit the console and return its counts."""
         self._terminal.send("1")
         self._terminal.wait_for("Environments", WAIT_S)
         self._terminal.send("q")

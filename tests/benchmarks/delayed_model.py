@@ -39,7 +39,6 @@ class DelayedModel(NamedTuple):
     delay_s: float
 
     def read_count(self) -> Count:
-        """Return the counters."""
         parts = urlsplit(self.url)
         with urlopen(f"http://{parts.netloc}{COUNT_PATH}", timeout=30) as response:
             return Count(**json.load(response))

@@ -66,7 +66,6 @@ class Measurement(NamedTuple):
     total_cpu: float | None = None
 
     def with_keys(self, more: Measurement) -> Measurement:
-        """Return this measurement with the keys of both."""
         return self._replace(keys=self.keys + more.keys)
 
 

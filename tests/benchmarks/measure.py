@@ -140,7 +140,6 @@ def store_copies(data_dir: Path, n_episodes: int, n_bytes: int = 0) -> Path:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Return the report as a table."""
     result = Table("benchmark", "measured", "bound", "")
     for row in rows:
         status = {None: "", True: "[green]ok[/]", False: "[bold red]MISSED[/]"}[row.ok]

@@ -268,8 +268,6 @@ class AsyncHanging(Counter):
 
 
 class UpAgent:
-    """Always answers ``up``."""
-
     closed: ClassVar[list[str]] = []
 
     def __init__(self, **_: object) -> None:
@@ -301,8 +299,6 @@ class BindingAsync(UpAgent):
 
 
 class FixedTextAgent(UpAgent):
-    """Always answers ``text``."""
-
     def __init__(self, *, text: str) -> None:
         super().__init__()
         self._text = text

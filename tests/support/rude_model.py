@@ -55,7 +55,6 @@ class RudeModel:
 
     @property
     def chat_requests(self) -> list[Request]:
-        """Requests that the script answered."""
         return [request for request in self.requests if request.path.endswith("/v1/chat/completions") and request.body]
 
     def __enter__(self) -> Self:
@@ -158,7 +157,6 @@ FINISH_CHUNK: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_re
 
 
 def streamed_answer(pieces: Iterable[str]) -> bytes:
-    """Return the events of a complete streamed answer."""
     events = b"".join(sse_event(delta_chunk(content=piece)) for piece in pieces)
     return events + sse_event(FINISH_CHUNK) + sse_event({"choices": [], "usage": USAGE}) + sse_event(b"[DONE]")
 
