@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,6 @@ from runner.types import ErrorInfo, Outcome
 from tests.support.batch_items import live_items
 from tests.support.episodes import END, RecordedEpisode
 from tests.support.running_episodes import running_episode
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Iterator[Workspace]:
-    workspace = Workspace(tmp_path, node="n", profile="p")
-    yield workspace
-    workspace.close()
 
 
 @pytest.fixture

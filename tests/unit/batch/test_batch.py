@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import Mock
 
@@ -58,13 +57,11 @@ class Forking(Counter):
 
 
 @pytest.fixture
-def workspace(tmp_path: Path, install: Install) -> Iterator[Workspace]:
+def workspace(workspace: Workspace, install: Install) -> Iterator[Workspace]:
     install(envs=FAKES, agents={"up": "tests.support.fakes:UpAgent"})
-    workspace = Workspace(tmp_path / "data", node="test", profile="p1")
     Gated.reset_gate()
     yield workspace
     Gated.reset_gate()
-    workspace.close()
 
 
 class BatchThread:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -47,12 +46,10 @@ class Spender(UpAgent):
 
 
 @pytest.fixture
-def workspace(tmp_path: Path, install: Install) -> Iterator[Workspace]:
+def workspace(workspace: Workspace, install: Install) -> Iterator[Workspace]:
     install(envs={"Flaky": f"{__name__}:Flaky"}, agents={"spender": f"{__name__}:Spender"})
-    workspace = Workspace(tmp_path / "data", node="test", profile="p1")
     yield workspace
     Flaky.broken = frozenset()
-    workspace.close()
 
 
 def play(workspace: Workspace, budget: Budget | None, **rest: Any) -> BatchResult:  # noqa: ANN401

@@ -55,15 +55,13 @@ class Stuck(Counter):
 
 
 @pytest.fixture
-def workspace(tmp_path: Path, install: Install) -> Iterator[Workspace]:
+def workspace(workspace: Workspace, install: Install) -> Iterator[Workspace]:
     envs = {name: f"{__name__}:{name}" for name in ("Starving", "Stuck")}
     install(envs=envs, agents={"up": "tests.support.fakes:UpAgent"})
     Stuck.let_go = threading.Event()
-    workspace = Workspace(tmp_path / "data", node="test", profile="p1")
     yield workspace
     Starving.error = None
     Stuck.let_go.set()
-    workspace.close()
 
 
 def make_batch(workspace: Workspace, concurrency: int = 1, **rest: Any) -> Batch:  # noqa: ANN401

@@ -3,10 +3,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -32,12 +30,6 @@ OTHER_NAMES = DurableNames(episode_completed="lab.episodes", eval_batch="lab.bat
 @pytest.fixture
 def index(outbox: Outbox) -> EpisodeIndex:
     return outbox.index
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Iterator[Workspace]:
-    with closing(Workspace(tmp_path / "data", node="n", profile="p")) as workspace:
-        yield workspace
 
 
 def _new_episode(index: EpisodeIndex, currency: str | None = None) -> RecordedEpisode:
