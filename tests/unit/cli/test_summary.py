@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from runner.cli.results import print_results
 from runner.cli.run import print_summary, report_errors
 from runner.cli.terminal import print_table
 from runner.results.summary import summarize_results
-from runner.store import EpisodeIndex, EpisodeStore, open_index
+from runner.store import EpisodeIndex
 from runner.types import Outcome, Tokens
 from tests.support.are_episodes import DETAILS, IDLE, are_record, store_records
 from tests.support.episodes import RecordedEpisode, make_step
@@ -39,13 +38,6 @@ def cells_by_column(table: str) -> dict[str, str]:
     return dict(zip(*([cell.strip() for cell in line[1:-1].split(line[0])] for line in (header, row)), strict=True))
 
 
-@pytest.fixture
-def index(tmp_path: Path) -> Iterator[EpisodeIndex]:
-    index = open_index(EpisodeStore(tmp_path))
-    yield index
-    index.close()
-
-
 @pytest.fixture(autouse=True)
 def wide_output(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "240")
@@ -60,7 +52,7 @@ def test_a_batch_names_the_shapes_of_its_requests(
     spec = BatchSpec(env="Maze", agent="react", model="small", repeat=3)
     result = stats.result(spec, batch_id="b", battery_id=None, status="completed", data_label="", duration_s=1.0)
     assert result.shapes == {"tools as text": 2}
-    print_summary([result], tmp_path)
+    print_summary([result], tmp_path / "data")
     assert cells_by_column(capsys.readouterr().out)["environment"] == "Maze · tools as text in 2"
 
 
@@ -89,7 +81,7 @@ def test_errors_have_a_column_of_their_own(
     ids: dict[str, Any] = {"batch_id": "b", "battery_id": None}
     spec = BatchSpec(env="Maze", agent="react", model="small", repeat=len(outcomes))
     result = stats.result(spec, **ids, status="completed", data_label="", duration_s=1.0)
-    print_summary([result], tmp_path)
+    print_summary([result], tmp_path / "data")
     summary = cells_by_column(capsys.readouterr().out)
     assert (summary["episodes"], summary["errors"]) == (f"{len(outcomes)}/{len(outcomes)}", errors)
     assert (summary["success"], summary["95% interval"]) == (success, interval)
@@ -109,7 +101,7 @@ def test_unscored_episodes_are_marked_and_count_in_no_rate(
     ids: dict[str, Any] = {"batch_id": "b", "battery_id": None}
     spec = BatchSpec(env="are:scenario_tutorial", agent="react", model="small", repeat=2)
     result = stats.result(spec, **ids, status="completed", data_label="", duration_s=1.0)
-    print_summary([result], tmp_path)
+    print_summary([result], tmp_path / "data")
     summary = cells_by_column(capsys.readouterr().out)
     assert stored["success_rate"] == summary["success"] == "100.0% of 1"
     assert "2 success, 1 unscored: idle play can succeed, or an import has no result" in stored["outcomes"]
