@@ -20,7 +20,7 @@ from tests.benchmarks.bench_workers import N_WORKERS, open_batch
 from tests.benchmarks.measure import PAIRS, Row, quartiles, ratio_of
 from tests.support.batches import resolved_batch
 
-MIN_GAIN: Final = 1.7
+MIN_GAIN: Final = 1.6
 MAX_DRIVER_SHARE: Final = 0.18
 """CPU of the driver per CPU of a worker with which two workers on two cores can reach ``MIN_GAIN``."""
 BABYAI_EPISODES: Final = 80

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import re
 import statistics
 import sys
@@ -109,14 +108,6 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     """Return the first quartile, the median and the third quartile."""
     q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
     return q1, median, q3
-
-
-def environ_with_compiled_modules(folder: str) -> dict[str, str]:
-    """Return variables for processes that keep their compiled modules in ``folder``, as an installed package has them.
-
-    The first process compiles them, and does not count.
-    """
-    return {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": f"{folder}/cache"}
 
 
 def peak_mb(pid: int) -> float:
