@@ -22,7 +22,7 @@ from agentgym_tui.screens.live import LIVE_PANES, EpisodePicker, LivePane, LiveP
 from agentgym_tui.widgets.lists import LineList, Table
 from runner.events.live import LiveAction
 from runner.subscribe.messages import Notice
-from tests.support.console.fake_session import FakeSession, busy_session, empty_session, error_session
+from tests.support.console.fake_session import FakeSession, busy_session, empty_session
 from tests.support.console.pilot import (
     SIZE,
     SMALL,
@@ -340,11 +340,6 @@ async def test_an_empty_console_shows_first_keys_until_its_first_episode() -> No
         await wait_for_text(pilot, "Environments", "▌Wordle task 0", "guess 0", "following", "Transcript · step 0")
         assert "Welcome" not in screen_text(pilot.app)
         assert len(pilot.app.screen.query(LivePane)) == len([*LIVE_PANES])
-
-
-async def test_a_lost_node_is_shown() -> None:
-    async with Console(error_session()).run_test(size=SIZE) as pilot:
-        await wait_for_text(pilot, "✗ disconnected", "connection refused", "✗ node lost")
 
 
 async def test_an_idle_node_shows_its_last_episode_and_how_to_begin() -> None:

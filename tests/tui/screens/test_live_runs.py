@@ -18,6 +18,7 @@ from tests.support.console.fake_session import FakeSession, bus_session, busy_se
 from tests.support.console.pilot import (
     SIZE,
     SMALL,
+    by_name,
     screen_text,
     toast_text,
     wait_for_no_text,
@@ -245,14 +246,15 @@ async def test_a_read_only_session_rejects_run_commands_with_the_reason(session:
         await pilot.press("1")
         await wait_for_text(pilot, "Environments", "^p Commands")
         assert "Battery" not in screen_text(pilot.app)
-        for key in ("r", "R", "b", "full_stop", "x", "space", "s"):
+        for keys in (*map(list, "rRbxs"), ["full_stop"], ["space"], ["ctrl+o"], by_name("env.start")):
             pilot.app.clear_notifications()
-            await pilot.press(key)
-            await wait_for_text(pilot, read_only.read_only[:30])
+            await pilot.press(*keys)
+            await wait_until(pilot, lambda: read_only.read_only[:30] in " ".join(toast_text(pilot).split()), keys[0])
+        await pilot.press("escape")
         await pilot.press("question_mark")
         await wait_for_text(pilot, "╭─ Help")
         assert "play the selected environment" not in screen_text(pilot.app)
-    assert read_only.fake_control.started == []
+    assert not read_only.fake_control.started and not read_only.fake_control.servers
 
 
 async def test_a_step_shows_its_endpoint_and_its_warnings() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 from pathlib import Path
 
@@ -11,10 +10,8 @@ import pytest
 from tests.support.command import REPOSITORY
 from tests.support.console.hostile_console import TRAPS
 from tests.support.console.launch import CONSOLE
-from tests.support.console.log_consoles import log_lines
 from tests.support.console.samples import ESCAPES, HOSTILE, HUGE
-from tests.support.console.terminal_walk import check_output, terminate_and_check, walk
-from tests.support.escapes import CLIPBOARD, foreign_escapes
+from tests.support.console.terminal_walk import terminate_and_check, walk
 from tests.support.terminal import ENTER, ESCAPE, TAB, Terminal, terminal_environ
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
@@ -50,38 +47,3 @@ def test_hostile_lines_and_file_names_are_made_safe(tmp_path: Path) -> None:
         walk(terminal, "n", "p", "2", "4", "?", "j", ESCAPE)
         terminate_and_check(terminal)
     assert b"bytes of UTF-8" in terminal.raw
-
-
-def test_a_copied_line_is_safe_unless_copied_raw(tmp_path: Path) -> None:
-    path = tmp_path / "a.log"
-    path.write_bytes(HOSTILE.replace("\n", " ").encode("utf-8", "replace"))
-    with open_logs(path, cwd=tmp_path) as terminal:
-        terminal.wait_for("line 1 · 233 B", 60)  # drawn last
-        terminal.send("y")
-        terminal.wait_for(lambda: len(CLIPBOARD.findall(terminal.raw)) == 1)
-        terminal.send("Y")
-        terminal.wait_for(lambda: len(CLIPBOARD.findall(terminal.raw)) == 2)
-        terminal.wait_until_quiet()
-        terminal.send("q")
-        assert terminal.wait_exit() == 0
-    check_output(CLIPBOARD.sub(b"", terminal.raw))
-    safe, raw = (base64.b64decode(copied) for copied in CLIPBOARD.findall(terminal.raw))
-    assert foreign_escapes(safe.replace(b"\t", b"")) == []
-    assert foreign_escapes(raw) != []
-
-
-def test_a_log_can_be_truncated_and_rewritten_while_it_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(log_lines(20_000))
-    with open_logs(path, cwd=tmp_path) as terminal:
-        terminal.wait_for("20,000 lines", 60)
-        for number in range(5):
-            terminal.send("Gk"[number % 2])
-            os.truncate(path, number * 1_000)
-            path.write_bytes(log_lines(1_000 * (number + 2)))
-            terminal.wait_for(f"{1_000 * (number + 2):,} lines")
-        os.truncate(path, 0)
-        terminal.wait_for("0 lines")
-        terminal.wait_for("Empty so far")
-        terminal.send("q")
-        assert terminal.wait_exit() == 0
