@@ -149,29 +149,19 @@ def test_batteries_are_the_tiers_of_the_profile() -> None:
     assert list_batteries(store) == []
 
 
-async def test_space_pauses_and_resumes_also_between_two_episodes_and_x_cancels() -> None:
-    session, sent = busy_session(), list[tuple[object, ...]]()
+async def test_s_steps_the_episode_and_space_pauses_also_between_two_episodes_and_names_a_refusal() -> None:
+    session = busy_session()
+    commands = session.fake_control.commands
     async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
-
-        async def send(key: str, reply: str, *command: object) -> None:
-            pilot.app.clear_notifications()
-            await pilot.press(key)
-            await wait_for_text(pilot, reply)
-            sent.append(command)
-            await wait_until(pilot, lambda: [*session.fake_control.commands] == sent, f"{command}")
-
-        await send("space", "Wordle paused after this step", "pause", batch_id(0), None)
-        session.store.batches[batch_id(0)].status = "paused"
-        await send("space", "Wordle resumed", "resume", batch_id(0), None)
-        await send("s", "", "step", None, episode_id(3))
-        session.store.batches[batch_id(0)].status = "running"
+        await pilot.press("s")
+        await wait_until(pilot, lambda: commands == [("step", None, episode_id(3))], "the request")
         session.store.apply_events([live(ended(3, 5))])
-        await send("space", "Wordle paused after this step", "pause", batch_id(0), None)
-        await send("x", "Wordle cancelled", "cancel", batch_id(0), None)
-        session.fake_control.refusal = ControlRequestError(
-            "pause: no response [/] \x1b[2J", "press N [@click=app.quit]"
-        )
+        await pilot.press("space")
+        await wait_for_text(pilot, "Wordle paused after this step")
+        assert commands[1:] == [("pause", batch_id(0), None)]
+        refusal = ControlRequestError("pause: no response [/] \x1b[2J", "press N [@click=app.quit]")
+        session.fake_control.refusal = refusal
         await pilot.press("space")
         await wait_for_text(pilot, "no response [/] ␛[2J", "press N [@click=app.quit]")
 

@@ -256,21 +256,6 @@ async def test_a_truncated_replaced_or_unreadable_log_is_reported_and_read_again
         await wait_for_widget_text(pilot, "#payload", "newer")
 
 
-@pytest.mark.long
-async def test_a_log_of_a_million_lines(tmp_path: Path) -> None:
-    path = tmp_path / "large"
-    path.write_bytes(b"line\n" * 1_000_000 + b"last")
-    async with logs_pilot(path, size=(120, 24)) as pilot:
-        await wait_until_read(pilot, 1_000_001)
-        await pilot.press("G")
-        await wait_for_widget_text(pilot, "#lines", "1,000,001", "last")
-        await pilot.press("slash")
-        await type_text(pilot, "last", "enter")
-        await wait_for_widget_text(pilot, "#summary", "1 match")
-        await pilot.press("escape")
-        await wait_for_widget_text(pilot, "#lines", "1,000,000", "1,000,001")
-
-
 async def test_the_console_can_exit_at_its_first_paint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(log_lines(3))
