@@ -14,7 +14,7 @@ from runner.serve.mock_llm.script import Fault
 from tests.support.command import run_agentgym
 from tests.support.model_server import ModelServer
 from tests.support.nats_server import NatsAccount
-from tests.support.rude_model import PendingRequest, RudeModel, closing, completion_response, http_response
+from tests.support.rude_model import PendingRequest, RudeModel, completion_response, http_response
 from tests.support.ruled_model import Refusal, RuledModel, Rules
 from tests.support.server_wordings import PARTS
 
@@ -298,7 +298,7 @@ def test_models_are_tried_only_on_request(tmp_path: Path) -> None:
     def answer(pending: PendingRequest) -> None:
         has_key = pending.request.headers.get("authorization") == f"Bearer {KEY}"
         refusal = http_response(401, b'{"error": {"message": "Incorrect API key provided"}}')
-        pending.send(closing(completion_response('Action: move({"direction": "left"})') if has_key else refusal))
+        pending.send(completion_response('Action: move({"direction": "left"})') if has_key else refusal)
 
     options = ("preflight", "--config", "tried.yaml", "--env", "Maze")
     with RudeModel(answer) as server:
