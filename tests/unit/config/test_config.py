@@ -1,18 +1,13 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-import yaml
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 import runner.config
 from runner.config import EnvironmentEntry, EventsStream, LiveStream, Profile, SkipEntry, load_profile
-from runner.config.profile import Hardware, RateLimit
+from runner.config.profile import RateLimit
 from runner.errors import ConfigError
 from runner.util.files import package_resource
 
@@ -294,51 +289,6 @@ def test_errors_contain_no_secrets_and_no_control_characters(tmp_path: Path, tex
     message = load_error(tmp_path, f"id: x\n{text}", environ)
     for secret in ("hush-hush-1", "pa55word", "sk-literal-1", "\u202e"):
         assert secret not in message
-
-
-YAML_LIKE = st.text(st.sampled_from("id: x\n\t-?&*!|>'\"%@`{}[],#~<=$_0.1eE\\\x85\u2028\ufeffé😀"), max_size=60)
-SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8))
-KNOWN_KEYS = sorted(
-    {field for cls in (Profile, EnvironmentEntry, Hardware) for field in cls.__struct_fields__}
-    | {"lightweight", "moderate", "skip", "endpoints", "url", "price", "max_rounds", "episode_completed"}
-)
-KEYS = st.one_of(
-    st.sampled_from(KNOWN_KEYS),
-    st.text(max_size=6),
-    st.sampled_from(["_target_", "x`", "x` - at `$.environments.skip[99]"]),
-)
-TREES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5), max_leaves=25
-)
-
-
-def load_or_reject(folder: Path, text: str | bytes) -> None:
-    try:
-        assert isinstance(load(folder, text, {"A": "1"}), Profile)
-    except ConfigError as exc:
-        assert str(exc)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("profiles")
-
-
-@given(text=st.one_of(YAML_LIKE, st.binary(max_size=40)))
-@example(text='"\\UFFFFFFFF"')
-@example(text="%YAML 1." + "9" * 5000)
-@example(text="!<%ff> a")
-def test_no_text_crashes_the_loader(folder: Path, text: str | bytes) -> None:
-    load_or_reject(folder, text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
-
-
-@pytest.mark.long
-@given(tree=st.dictionaries(KEYS, TREES))
-@example(tree={"x` - at `$.environments.skip[99]": 1})
-@example(tree={"x` - at `$.agent.price[...].a": 1})
-def test_no_tree_crashes_the_loader(folder: Path, tree: dict[str, Any]) -> None:
-    load_or_reject(folder, json.dumps({"id": "x", **tree}))
-    load_or_reject(folder, yaml.safe_dump({"id": "x", **tree}, allow_unicode=True).encode("utf-8", "replace"))
 
 
 def test_every_key_is_documented() -> None:

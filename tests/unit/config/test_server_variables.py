@@ -104,26 +104,6 @@ def test_a_reference_is_the_exact_text_of_its_variable(folder: Path, value: str)
     assert load_env(folder, '{A: "${A}", B: "x${A}"}', {"A": value}) == {"A": value, "B": f"x{value}"}
 
 
-@given(
-    env=st.dictionaries(
-        NAMES | st.text(max_size=4),
-        st.recursive(
-            st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=6),
-            lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=2),
-            max_leaves=4,
-        ),
-        max_size=4,
-    )
-)
-def test_any_mapping_is_loaded_as_texts_or_rejected(folder: Path, env: dict[str, object]) -> None:
-    try:
-        loaded = load_env(folder, json.dumps(env))
-    except ConfigError as exc:
-        assert str(exc).startswith(str(folder))
-    else:
-        assert all(isinstance(value, str) and "=" not in name for name, value in loaded.items())
-
-
 def test_a_working_directory_starts_at_the_current_directory_or_the_home(tmp_path: Path) -> None:
     environ = {"HOME": "/home/me"}
     paths = ("sub/a", "~/a", "~", "/abs", "~other/a")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import threading
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from runner.config import EnvironmentEntry
 from runner.envs.http.server import (
@@ -24,8 +21,6 @@ from runner.envs.http.server import (
 )
 from runner.envs.placement import server_address
 from runner.errors import ConfigError
-from runner.util.display_text import one_line
-from tests.support.examples import examples
 from tests.support.rude_env_server import Handler, ReceivedRequest, RudeServer, http_response, json_response
 from tests.support.serving import serve_environments
 
@@ -224,14 +219,6 @@ def test_all_servers_are_probed_in_parallel(rude_server: RudeServer) -> None:
     rude_server.reset(answer_together)
     states = probe_servers({env: ServerAddress(rude_server.url) for env in ("Maze", "maze", "MAZE", "Wordle")}, 20)
     assert [state.status for state in states.values()] == ["up"] * 4
-
-
-@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(reply=st.one_of(st.binary(max_size=200), st.text(max_size=60).map(lambda text: http_response(json.dumps(text)))))
-def test_any_reply_yields_a_state(rude_server: RudeServer, reply: bytes) -> None:
-    state = probe_replies(rude_server, {"/": reply})
-    assert state.status in ("up", "slow", "wrong", "down")
-    assert one_line(state.cause or "", 4096) == (state.cause or "")
 
 
 @pytest.mark.parametrize(

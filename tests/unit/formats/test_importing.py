@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.cli import main
-from runner.errors import StoreError
 from runner.formats.chat import encode_messages, encode_sharegpt
 from runner.formats.format import first_object, readable_formats, recognise
 from runner.formats.importing import decoded_episodes
@@ -271,15 +270,6 @@ def test_any_value_is_an_episode_or_has_a_reason_in_every_format(value: object) 
                 assert is_ulid(found.record.episode_id)
         except ValueError as exc:
             assert str(exc)
-
-
-@given(st.binary(max_size=400))
-def test_any_archive_is_read_or_reported(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    path = tmp_path_factory.getbasetemp() / "any.eval"
-    path.write_bytes(b"PK\3\4" + data)
-    with pytest.raises(StoreError):
-        read_all(path)
-    assert recognise(path.rename(path.with_suffix(".bin"))) is None
 
 
 def test_an_import_creates_its_state_directory(chats: Path, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from runner.inference.errors import EndpointFailure
 from runner.inference.sse import MAX_EVENT, EventParser, StreamAccumulator
 from runner.types import StreamDelta, Tokens
 from tests.support.examples import examples
-from tests.support.json_values import JSON_VALUES
 from tests.support.rude_model import FINISH_CHUNK, USAGE, chat_completion, delta_chunk, sse_event, streamed_answer
 
 LINES = st.sampled_from(
@@ -222,19 +221,6 @@ def test_incomplete_and_invalid_streams_are_failures(data: list[object], cause: 
 
 def test_a_stream_that_ends_without_a_word_is_an_answer() -> None:
     assert accumulate(FINISH_CHUNK).result().is_silent
-
-
-@settings(max_examples=examples(80), deadline=None)
-@given(st.lists(JSON_VALUES.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=20), max_size=5))
-def test_any_chunk_gives_a_message_or_a_failure(data: list[bytes]) -> None:
-    accumulator = StreamAccumulator(lambda: 0.0)
-    try:
-        for chunk in [*data, b"[DONE]"]:
-            accumulator.add(chunk)
-        message = accumulator.result().message()
-    except EndpointFailure:
-        return
-    assert json.loads(json.dumps(message)) == message
 
 
 def test_what_only_the_server_understands_is_kept_and_its_lists_are_put_together() -> None:
