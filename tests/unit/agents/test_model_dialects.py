@@ -256,7 +256,7 @@ def test_a_text_without_a_dialect_is_parsed_by_the_rules_of_agentgym(text: str, 
         assert (answer.text if isinstance(answer, Action) else None) == expected, mode
 
 
-LENGTH = 1 << 18
+LENGTH = 1 << 17
 CUT = [dialect.sample[: len(dialect.sample) * quarter // 4] for dialect in CALL_DIALECTS for quarter in (1, 2, 3)]
 PARTS = [
     *CUT,
@@ -264,7 +264,20 @@ PARTS = [
     *("analysis", "[THINK]", "<|channel|>analysis", "<|channel|>analysis<|end|>", "assistantfinal", "<think>[/THINK]"),
     *('{"x":[', '{"name": "move", "arguments": {', "{ ", '{"', "\\", '"', "'", '\\"', "[move(", "move('", "to="),
     *("to=json", "to=move json ", ":", "`", "*", "_", "\n", " ", "<function=move>{", "<tool_call>move<"),
-    "<tool_call>move<arg_key>",
+    *(
+        "<tool_call>move<arg_key>",
+        "Action:",
+        "Action:\n",
+        "```sql\n",
+        "{",
+        '{"name":',
+        "[",
+        "move(",
+        "a",
+        "9",
+        "\\u0041",
+    ),
+    *("<think>", "<think></think>", "</think>"),
 ]
 
 
@@ -273,8 +286,10 @@ PARTS = [
 @pytest.mark.parametrize("part", PARTS)
 def test_long_texts_are_read_in_linear_time(part: str) -> None:
     long = part * (LENGTH // len(part))
-    for text in (long, f'move("{long}', f'{{"x": [{long}'):
+    for text in (long, f'move("{long}', f'{{"x": [{long}', f'{{"name": "move", "arguments": {{"to": {long}'):
         parse(make_message(text))
+    for style in STYLES:
+        parse_action(long, style)
     parse(make_message(None, (long, long)))
 
 

@@ -175,33 +175,3 @@ def test_thinking_is_separated_from_the_answer(message: Any, content: str | None
     reply = strip_thinking(message | {"role": "assistant"})
     assert (reply["content"], reply.get("reasoning_content")) == (content, reasoning)
     assert reply.get("tool_calls") == message.get("tool_calls")
-
-
-N = 1 << 20
-LONG = {
-    "marks": "Action:" * (N // 7),
-    "lines": "Action:\n" * (N // 8),
-    "spaces": "Action:" + " \n" * (N // 2) + "x",
-    "backticks": "`" * N,
-    "fences": "```sql\n" * (N // 7),
-    "braces": "{" * N,
-    "nested": '{"name":' * (N // 8),
-    "brackets": 'Action: {"name": "move", "arguments": ' + "[" * N,
-    "names": "move(" * (N // 5) + "{",
-    "word": "a" * N + '({"to": 1})',
-    "number": '{"name": "move", "arguments": {"to": ' + "9" * N + "}}",
-    "string": '{"name": "move", "arguments": "' + "\\u0041" * (N // 6),
-    "thoughts": "<think></think>" * (N // 15),
-    "open thoughts": "<think>" * (N // 7),
-    "closed thoughts": "</think>" * (N // 8),
-    "ends": "</s>" * (N // 4),
-}
-
-
-@pytest.mark.long
-@pytest.mark.timeout(30)  # far above linear time, far below quadratic time
-@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
-def test_long_texts_are_parsed_in_linear_time(text: str) -> None:
-    for style in STYLES:
-        parse_reply(strip_thinking(make_message(text)), style, TOOLS, as_calls=True)
-    parse_reply(make_message(None, ("move", text)), "last", TOOLS, as_calls=True)

@@ -51,16 +51,6 @@ def test_an_episode_runs_from_reset_to_the_goal() -> None:
         step_text(env, "inventory")
 
 
-def test_compat_accepts_steps_after_the_end() -> None:
-    env = start_env("emerald_block", "compat")
-    step_text(env, "get 9 emerald")
-    assert step_text(env, "craft 1 emerald block using 9 emerald")[1:] == (1.0, True)
-    assert step_text(env, "inventory") == ("Inventory: [emerald block] (1) ", 0.0, False)
-    env.cleanup()
-    with pytest.raises(EnvironmentFault, match="call reset first"):
-        step_text(env, "inventory")
-
-
 @pytest.mark.parametrize(
     ("text", "observation"),
     [

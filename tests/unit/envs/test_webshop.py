@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.envs.webshop import WebShop, shipped_catalogue
+from runner.envs.webshop import WebShop
 from runner.errors import EnvironmentFault
 from runner.types import Action, InvalidAction, Mode
 
@@ -90,18 +90,6 @@ def test_a_product_leads_back_to_its_page_of_results() -> None:
     assert env.clickables == []
 
 
-def test_product_pages_show_description_features_and_reviews() -> None:
-    env = start_env()
-    head = f"Instruction: [SEP] {INSTRUCTION} [SEP] Back to Search [SEP] < Prev"
-    step_texts(env, SEARCH, f"click[{ITEM}]")
-    product = shipped_catalogue().by_asin[ITEM]
-    assert step_texts(env, "click[description]")[0] == f"{head} [SEP] {product.description}"
-    assert env.clickables == ["back to search", "< prev"]
-    step_texts(env, "click[< prev]")
-    assert step_texts(env, "click[features]")[0] == " [SEP] ".join([head, *product.features])
-    assert step_texts(env, "click[< prev]", "click[reviews]")[0] == head
-
-
 @pytest.mark.parametrize("between", [["click[< Prev]"], [SEARCH], ["click[Features]", "click[Back to Search]", SEARCH]])
 def test_leaving_the_product_clears_its_options(between: list[str]) -> None:
     env = start_env()
@@ -152,17 +140,6 @@ def test_compat_parses_actions_like_agentgyms_server() -> None:
         assert step_texts(start_env("compat"), text)[0] == START
         assert isinstance(compat.parse(text), InvalidAction)
     assert step_texts(start_env(), "search[a [b]]")[0] != START
-
-
-def test_compat_accepts_steps_after_the_end() -> None:
-    env = start_env("compat")
-    thanks, reward, done = step_texts(env, SEARCH, f"click[{ITEM}]", "click[Buy Now]")
-    assert (reward, done) == (3 / 5, True)
-    assert step_texts(env, "click[Buy Now]") == (thanks, 0.0, False)
-    assert page_parts(step_texts(env, SEARCH)[0])[3] == "Page 1 (Total results: 50)"
-    env.cleanup()
-    with pytest.raises(EnvironmentFault, match="call reset first"):
-        step_texts(env, SEARCH)
 
 
 def test_admissible_actions_are_the_elements_of_the_page() -> None:
@@ -222,10 +199,3 @@ def test_the_oracle_recovers_from_every_detour(detour: tuple[str, ...], mode: Mo
     for text in detour:
         step_text(env, text)
     assert finish(env)[1] == 1.0
-
-
-def test_the_oracle_continues_after_the_end_in_compat() -> None:
-    env = start_env("compat")
-    oracle = env.oracle(0)
-    rewards = [step_text(env, oracle.next_action())[0] for _ in range(10)]
-    assert rewards == [0, 0, 0, 0, 1] * 2

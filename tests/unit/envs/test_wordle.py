@@ -146,12 +146,6 @@ def test_a_sixth_wrong_guess_ends_the_episode_without_truncation() -> None:
     assert not env.truncated
 
 
-def test_compat_draws_the_secret_among_the_words_that_match_all_marks() -> None:
-    env = start_env(1, "compat")
-    assert step_text(env, "panic") == ("y b b y y\n", 0.0, False)
-    assert step_text(env, "crimp") == ("g g g g g\n", 1.0, True)
-
-
 @settings(deadline=None)
 @given(seed=st.integers(0, 2**31 - 1), data=st.data())
 def test_compat_marks_never_contradict_each_other(seed: int, data: st.DataObject) -> None:

@@ -191,20 +191,6 @@ async def test_spans_follow_the_genai_conventions(model_server: RudeModel) -> No
     assert [span.attributes.get("error.type") for span in requests] == ["503", None]
 
 
-async def test_a_model_that_rejects_tools_gets_no_more_tools(model_server: RudeModel) -> None:
-    with RudeModel(http_response(400, b'{"error": "m does not support tools"}'), completion_response("up")) as server:
-        manager = inference_manager(server.url)
-        session = manager.session(episode_header())
-        before = session.capabilities(with_tools=True).tools
-        first, second = await infer(session, tools=TOOLS), await infer(session, tools=TOOLS)
-        assert [("tools" in request.json()) for request in server.chat_requests] == [True, False, False]
-    assert (before, session.capabilities(with_tools=True).tools) == ("native", "text")
-    assert (first.used_tools, second.used_tools) == (False, False)
-    assert "learned tools as text" in first.usage.warnings[0]
-    assert second.usage.warnings == ()
-    assert (await infer(inference_manager(model_server.url), tools=TOOLS)).used_tools
-
-
 async def test_an_empty_answer_is_requested_once_more_in_the_shape_that_was_learned() -> None:
     refusal = http_response(400, b'{"error": "m does not support tools"}')
     with RudeModel(refusal, completion_response(""), completion_response("up")) as server:

@@ -61,13 +61,6 @@ def play(client: httpx.Client, env: Any, chat: Chat, *, tools: bool = False, n_r
     return total
 
 
-@pytest.mark.parametrize("tools", [False, True])
-@pytest.mark.parametrize("name", ["Maze", "Wordle", "BabyAI", "SQLGym", "TextCraft", "WebShop"])
-def test_the_oracle_plays(client: httpx.Client, name: str, tools: bool) -> None:
-    env = environment(name)
-    assert play(client, env, first_messages(env, 7), tools=tools) > 0
-
-
 @pytest.mark.parametrize("name", ["Maze", "Wordle"])
 def test_the_oracle_plays_in_the_other_mode(client: httpx.Client, name: str) -> None:
     env = environment(name, "compat")
