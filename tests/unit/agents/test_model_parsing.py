@@ -164,6 +164,7 @@ def test_invalid_actions_name_the_expected_form() -> None:
         ({"content": "<think>hm</think>\nAction: up"}, "Action: up", "hm"),
         ({"content": "<think>Action: down"}, "", "Action: down"),
         ({"content": "Action: down</think>Action: up"}, "Action: up", "Action: down"),
+        ({"content": "a <THINK>x</Think> b <thinking>y</thinking> c"}, "a  b  c", "x\ny"),
         ({"content": "up", "reasoning_content": "hm"}, "up", "hm"),
         ({"content": "<think>b</think>up", "reasoning_content": "a"}, "up", "a\nb"),
         ({"content": None, "tool_calls": [{"id": "c"}]}, "", None),

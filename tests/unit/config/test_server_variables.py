@@ -53,12 +53,8 @@ def test_numbers_and_references_are_texts(folder: Path) -> None:
     ("env", "key_path", "reason"),
     [
         ("{A: true}", "env[...]", "Expected `str`, got `bool`"),
-        ("{A: 1.5}", "env[...]", "got `float`"),
         ("{OK: x, A: }", "env[...]", "got `null`"),
-        ("{A: [x]}", "env[...]", "got `array`"),
-        ("{A: {B: x}}", "env[...]", "got `object`"),
         ("[A=x]", "env", "Expected `object`, got `array`"),
-        ("A=x", "env", "Expected `object`, got `str`"),
         ("{A: x, 2A: x}", "env.2A", "expected a variable's name: letters, digits and _"),
         ("{'A=B': x}", "env.A=B", "expected a variable's name"),
         ("{'': x}", "env.", "expected a variable's name"),

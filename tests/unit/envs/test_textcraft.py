@@ -55,10 +55,8 @@ def test_an_episode_runs_from_reset_to_the_goal() -> None:
     ("text", "observation"),
     [
         ("", "Could not execute "),
-        ("dance", "Could not execute dance"),
         ("inventory please", "Inventory: You are not carrying anything."),
         (" inventory", "Could not execute  inventory"),
-        ("Inventory", "Could not execute Inventory"),
         ("get oak log", "Could not execute get oak log"),
         ("get 0 oak log", "Got 0 oak log"),
         ("get 007 oak log", "Got 7 oak log"),
@@ -66,15 +64,10 @@ def test_an_episode_runs_from_reset_to_the_goal() -> None:
         ("get 99999999999999999999999 oak log", "Got 99999999999999999999999 oak log"),
         ("get \u0661 oak log", "Could not execute get \u0661 oak log"),
         ("get 1 oak log\nget 1 bamboo", "Got 1 oak log"),
-        (" get 1 oak_log", "Could not execute  get 1 oak_log"),
         ("get 1 oak_log", "Got 1 oak_log"),
         ("get 1 oak log ", "Could not find oak log "),
         ("get 1 ", "Could not find "),
-        ("get 1 oak logs", "Got 1 oak logs"),
-        ("get 1 stone tool materials", "Got 1 stone tool materials"),
-        ("get 1 coal", "Got 1 coal"),
         ("get 1 charcoal", "Could not find charcoal"),
-        ("get 1 planks", "Could not find planks"),
         ("get 1 oak planks", "Could not find oak planks"),
         ("get 1 minecraft:bamboo", "Could not find minecraft:bamboo"),
         ("craft 1 stick", "Could not execute craft 1 stick"),
@@ -83,7 +76,6 @@ def test_an_episode_runs_from_reset_to_the_goal() -> None:
         ("craft 1 stick using bamboo", "Wrong item format: bamboo"),
         ("craft 1 stick using 2 bamboo, and luck", "Wrong item format: and luck"),
         ("craft 1 stick using 2 bamboo,", "Wrong item format: "),
-        ("craft 1 stick using 2 bamboo", "Could not find enough items to craft minecraft:stick"),
         ("craft 4 stick using 2 planks", "Could not find enough items to craft minecraft:stick"),
     ],
 )
@@ -95,7 +87,6 @@ def test_observations_of_a_first_action(text: str, observation: str) -> None:
 @pytest.mark.parametrize(
     ("text", "observation"),
     [
-        ("craft 1 stick using 2 bamboo", "Crafted 1 minecraft:stick"),
         ("craft 0 stick using 2 bamboo", "Crafted 1 minecraft:stick"),
         (f"craft {'9' * 60} stick using 2 bamboo", "Crafted 1 minecraft:stick"),
         ("craft 7 stick using 1 bamboo, 1 bamboo", "Could not find a valid recipe for minecraft:stick"),

@@ -41,15 +41,9 @@ def play_oracle(task_index: int, mode: Mode) -> tuple[float, int]:
 @pytest.mark.parametrize(
     ("guess", "secret", "official", "loose"),
     [
-        ("crane", "crane", "ggggg", "ggggg"),
-        ("aloft", "nerdy", "bbbbb", "bbbbb"),
-        ("trace", "crate", "yggyg", "yggyg"),
-        ("speed", "abide", "bbyby", "bbyyy"),
         ("allee", "label", "yyygb", "yyygy"),
-        ("geese", "those", "bbbgg", "byygg"),
         ("eerie", "those", "bbbbg", "yybbg"),
         ("llama", "skill", "yybbb", "yybbb"),
-        ("aroma", "panic", "ybbbb", "ybbby"),
         ("level", "hello", "ygbby", "ygbyy"),
     ],
 )
@@ -135,15 +129,6 @@ def test_an_invalid_word_costs_a_guess(text: str) -> None:
 def test_a_real_word_outside_agentgyms_vocabulary_is_invalid_in_compat_only() -> None:
     assert step_text(start_env(0, "compat"), "hello")[0] == "invalid word"
     assert step_text(start_env(0), "hello")[0] != "invalid word"
-
-
-def test_a_sixth_wrong_guess_ends_the_episode_without_truncation() -> None:
-    env = start_env(0)
-    wrong = next(word for word in shipped_words() if word != hidden_words()[0])
-    results = [step_text(env, wrong) for _ in range(6)]
-    assert [done for _, _, done in results] == [False] * 5 + [True]
-    assert sum(reward for _, reward, _ in results) == 0
-    assert not env.truncated
 
 
 @settings(deadline=None)

@@ -11,7 +11,7 @@ import pytest
 from runner.config import AgentSettings
 from runner.config.profile import EndpointConfig, Price
 from runner.inference.api_keys import DeltaFilter, endpoint_variables, read_api_key, redact_key
-from runner.inference.chat_format import ModelReply, split_thinking
+from runner.inference.chat_format import ModelReply
 from runner.inference.endpoints import GATEWAY_PATH, EndpointSpec, Kind, ollama_url, resolve_endpoints, resolve_target
 from runner.inference.errors import EndpointFailure
 from runner.inference.http import retry_after_s
@@ -112,21 +112,6 @@ def test_retry_after_is_parsed_as_seconds_or_date(header: str | None, seconds: f
 def test_the_cost_depends_on_the_price_of_each_token_type(price: Price | None, cost: float | None) -> None:
     assert token_cost(Tokens(1000, 200, 50, 400), price) == (None if cost is None else cost / 1e6)
     assert token_cost(Tokens(10, 0, 5, 99), Price(prompt_per_mtok=1, cached_per_mtok=0)) == 0  # never negative
-
-
-@pytest.mark.parametrize(
-    ("text", "thought", "answer"),
-    [
-        ("up", "", "up"),
-        ("<think>\nhm\n</think>\n\nup", "hm", "up"),
-        ("hm</think>up", "hm", "up"),
-        ("<think>for ever", "for ever", ""),
-        ("a <THINK>x</Think> b <thinking>y</thinking> c", "x\ny", "a  b  c"),
-        ("up </think> down", "up", "down"),
-    ],
-)
-def test_thinking_is_separated_from_the_answer(text: str, thought: str, answer: str) -> None:
-    assert split_thinking(text) == (thought, answer)
 
 
 def test_an_api_key_is_read_from_its_variable() -> None:

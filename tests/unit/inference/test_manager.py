@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import pickle
 import re
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -77,24 +75,6 @@ async def test_a_sessions_model_replaces_only_the_profiles_default_model(model_s
         manager = InferenceManager(agent_settings(endpoint), {})
         inference = await infer(manager.session(episode_header(), model="other"))
         assert (model_server.chat_requests[-1].json()["model"], inference.usage.model) == (sent, sent)
-
-
-async def test_connections_are_reused_and_closed_with_their_loop(model_server: RudeModel) -> None:
-    manager = inference_manager(model_server.url)
-
-    def play() -> None:
-        async def both() -> None:
-            await infer(manager)
-            await infer(manager)
-
-        asyncio.run(both())
-
-    threads = [threading.Thread(target=play) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        await asyncio.to_thread(thread.join, 20)
-    assert len(model_server.chat_requests) == 8  # a connection left open would emit a warning, which fails the test
 
 
 async def test_cookies_are_not_sent_back() -> None:
@@ -271,11 +251,3 @@ def test_importing_inference_loads_no_heavy_module() -> None:
     loaded = f"import sys, runner.inference.profile_models; print(*{heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == ""
-
-
-async def test_all_endpoints_are_tried_three_times_after_growing_pauses() -> None:
-    virtual_time = VirtualTime()
-    with RudeModel(http_response(200, b"{}")) as useless:
-        with pytest.raises(InferenceFault, match="no choices"):
-            await infer(inference_manager(useless.url, virtual_time=virtual_time))
-        assert (len(useless.chat_requests), virtual_time.sleeps) == (3, [0.5, 1.0])
