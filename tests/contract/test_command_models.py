@@ -149,21 +149,6 @@ def test_model_usage_is_summarized_and_the_key_is_never_stored(profile: str, tmp
     )
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (("--agent", "oracle", "--model", "small"), "The agent oracle uses no model"),
-        (("--model", "sm\x1ball"), "is not a valid model name"),
-        (("--model", ""), "is not a valid model name"),
-    ],
-)
-def test_unusable_models_are_rejected(profile: str, tmp_path: Path, options: tuple[str, ...], expected: str) -> None:
-    completed = run_agentgym(tmp_path, "--config", profile, "--run", "Maze", *options)
-    assert completed.returncode == 2
-    assert expected in completed.stderr
-    assert "\x1b" not in completed.stderr
-
-
 def test_a_dry_run_uses_the_model_or_gives_the_reason(profile: str, tmp_path: Path) -> None:
     options = ("--config", profile, "--run", "Maze", "--dry-run", "--json")
     passed = run_agentgym(tmp_path, *options, environ={"LAB_KEY": KEY})

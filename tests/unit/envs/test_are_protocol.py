@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -268,20 +267,6 @@ async def test_a_process_that_hangs_or_dies_is_replaced(tmp_path: Path, monkeypa
     await environment.reset()
     assert warm_process(settings).ready.pid != first.ready.pid
     assert (await environment.step(ADD))[2]
-
-
-@pytest.mark.long
-async def test_the_output_of_the_process_goes_to_the_log(
-    settings: ARESettings, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
-    environment = await started("prints", settings)
-    await environment.step(ADD)
-    environment.cleanup()
-    close_processes()  # its output is read to the end
-    for reader in [thread for thread in threading.enumerate() if thread.name == "are-output"]:
-        await asyncio.to_thread(reader.join, LIMIT_S)
-    assert "from the process" in caplog.text and "\x1b" not in caplog.text and "\x07" not in caplog.text
-    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.long

@@ -108,20 +108,6 @@ def test_admissible_actions_survive_parsing_and_rendering() -> None:
             assert env.grammar.render(action.tool_calls[0]) == text
 
 
-def run_python(source: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", source], capture_output=True, text=True, timeout=60, check=False
-    )
-
-
-def test_importing_loads_nothing_heavy() -> None:
-    source = (
-        "import sys, runner.envs.babyai\n"
-        "print(sorted({'minigrid', 'gymnasium', 'numpy', 'pygame'} & sys.modules.keys()))"
-    )
-    assert run_python(source).stdout == "[]\n"
-
-
 def test_nothing_is_printed_or_warned() -> None:
     """These levels reject samples, which minigrid prints on stdout."""
     source = (
@@ -132,7 +118,8 @@ def test_nothing_is_printed_or_warned() -> None:
         "    env.reset(task_index=task)\n"
         "    env.step(Action(text='turn left'))\n"
     )
-    finished = run_python(source)
+    command = [sys.executable, "-W", "error", "-c", source]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (finished.returncode, finished.stdout, finished.stderr) == (0, "", "")
 
 
@@ -181,9 +168,8 @@ def test_keys_blockers_and_long_missions_are_handled(level: str) -> None:
     assert play_oracle(LEVELS.index(level) + 40)[1] > 0
 
 
-@pytest.mark.parametrize("task_index", [6, 38])
-def test_the_same_task_and_seed_give_the_same_actions(task_index: int) -> None:
-    assert play_oracle(task_index) == play_oracle(task_index)
+def test_the_same_task_and_seed_give_the_same_actions() -> None:
+    assert play_oracle(6) == play_oracle(6)
 
 
 def test_the_oracle_recovers_from_random_actions() -> None:

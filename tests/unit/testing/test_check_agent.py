@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -50,11 +49,9 @@ def test_the_documentation_has_the_sample_agent() -> None:
     assert f"```python\n{Path(sample).read_text()}```" in DOCS.read_text()
 
 
-def test_the_types_fit_an_agent_with_a_model_and_need_no_client() -> None:
+def test_the_types_fit_an_agent_with_a_model() -> None:
     agents: list[type[ModelAgent]] = [ThinkFirst, ReactAgent]
     assert all(agent.uses_model for agent in agents)
-    code = "import sys, runner.types; sys.exit(any(m in sys.modules for m in ('httpx', 'aiohttp', 'hydra', 'ssl')))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 class AnswersInJson(ThinkFirst):

@@ -191,6 +191,19 @@ def test_instances_are_cleaned_up_even_when_checks_fail() -> None:
     assert {each.n_cleaned for each in created} == {2}
 
 
-def test_importing_the_check_imports_no_environment() -> None:
-    code = "import sys, runner.testing; sys.exit(any(m in sys.modules for m in ('minigrid', 'hydra', 'runner.envs')))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+IMPORTS = {
+    "runner.types": "httpx aiohttp hydra ssl",
+    "runner.inference.profile_models": "aiohttp httpx asyncio hydra",
+    "runner.formats.atif": "asyncio ssl runner.inference.chat_format",
+    "runner.testing": "minigrid hydra runner.envs",
+    "runner.envs.babyai": "minigrid gymnasium numpy pygame",
+}
+
+
+def test_modules_load_nothing_heavy_that_they_do_not_need() -> None:
+    """Each is imported after those above it."""
+    code = (
+        f"import importlib, sys\nfor name, heavy in {IMPORTS}.items():\n    importlib.import_module(name)\n"
+        "    assert not {*heavy.split()} & {*sys.modules}, name"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
