@@ -196,34 +196,14 @@ def test_the_initial_plan_solves_every_task() -> None:
     assert max(lengths[:20]) == 4
 
 
-@pytest.mark.parametrize(
-    ("goal", "plan"),
-    [
-        ("emerald_block", ["get 9 emerald", "craft 1 emerald block using 9 emerald"]),
-        (
-            "stone_pickaxe",
-            [
-                "get 3 stone tool materials",
-                "get 4 bamboo",
-                "craft 1 stick using 2 bamboo",
-                "craft 1 stick using 2 bamboo",
-                "craft 1 stone pickaxe using 3 stone tool materials, 2 stick",
-            ],
-        ),
-        (
-            "oak_sign",
-            [
-                "get 2 oak logs",
-                "craft 4 oak planks using 1 oak logs",
-                "craft 4 oak planks using 1 oak logs",
-                "craft 4 stick using 2 oak planks",
-                "craft 3 oak sign using 6 oak planks, 1 stick",
-            ],
-        ),
-    ],
-)
-def test_the_plan_lists_gets_before_crafts(goal: str, plan: list[str]) -> None:
-    assert finish(start_env(goal)) == plan
+def test_the_plan_lists_gets_before_crafts() -> None:
+    assert finish(start_env("stone_pickaxe")) == [
+        "get 3 stone tool materials",
+        "get 4 bamboo",
+        "craft 1 stick using 2 bamboo",
+        "craft 1 stick using 2 bamboo",
+        "craft 1 stone pickaxe using 3 stone tool materials, 2 stick",
+    ]
 
 
 def test_the_oracle_uses_the_inventory_and_surplus() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.envs.webshop import WebShop
+from runner.envs.webshop import WebShop, shipped_catalogue
 from runner.errors import EnvironmentFault
 from runner.types import Action, InvalidAction, Mode
 
@@ -90,20 +90,23 @@ def test_a_product_leads_back_to_its_page_of_results() -> None:
     assert env.clickables == []
 
 
+def test_product_pages_show_description_features_and_reviews() -> None:
+    env = start_env()
+    head = f"Instruction: [SEP] {INSTRUCTION} [SEP] Back to Search [SEP] < Prev"
+    step_texts(env, SEARCH, f"click[{ITEM}]")
+    product = shipped_catalogue().by_asin[ITEM]
+    assert step_texts(env, "click[description]")[0] == f"{head} [SEP] {product.description}"
+    assert env.clickables == ["back to search", "< prev"]
+    step_texts(env, "click[< prev]")
+    assert step_texts(env, "click[features]")[0] == " [SEP] ".join([head, *product.features])
+    assert step_texts(env, "click[< prev]", "click[reviews]")[0] == head
+
+
 @pytest.mark.parametrize("between", [["click[< Prev]"], [SEARCH], ["click[Features]", "click[Back to Search]", SEARCH]])
 def test_leaving_the_product_clears_its_options(between: list[str]) -> None:
     env = start_env()
     step_texts(env, SEARCH, f"click[{ITEM}]", "click[rose]", "click[set of six]")
     assert step_texts(env, *between, f"click[{ITEM}]", "click[Buy Now]")[1:] == (3 / 5, True)
-
-
-def test_detail_pages_keep_the_options_and_the_last_choice_counts() -> None:
-    env = start_env()
-    step_texts(env, SEARCH, f"click[{ITEM}]", "click[white]", "click[set of six]", "click[rose]")
-    assert step_texts(env, "click[Features]", "click[< Prev]", "click[Buy Now]")[1:] == (1.0, True)
-    assert (
-        step_texts(start_env(), SEARCH, f"click[{ITEM}]", "click[rose]", "click[white]", "click[Buy Now]")[1] == 3 / 5
-    )
 
 
 NO_ACTIONS = ["", "dance", "search", "search[]", "search []", "Search[board]", "search[two\nlines]", "click[search]"]

