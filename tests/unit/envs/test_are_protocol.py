@@ -123,27 +123,26 @@ async def test_a_task_names_the_scenario(settings: ARESettings) -> None:
     assert observation[0]["content"] == "[environment] Scenario scenario_events_tutorial"
 
 
+INVALID = {
+    "call Notes": "a JSON object",
+    '{"name": "Notes__drop", "arguments": {}}': "one of the tools Notes__add",
+    '{"name": "Notes__add", "arguments": {}}': "required: text",
+    '{"name": "Notes__add", "arguments": {"text": "a", "extra": 1}}': "arguments text, pinned",
+    '{"name": "Notes__add", "arguments": [1]}': "a JSON object",
+    "\ud800": "a JSON object",
+    "[" * 100_000: "a JSON object",
+}
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("call Notes", "a JSON object"),
-        ('{"name": "Notes__drop", "arguments": {}}', "one of the tools Notes__add"),
-        ('{"name": "Notes__add", "arguments": {}}', "required: text"),
-        ('{"name": "Notes__add", "arguments": {"text": "a", "extra": 1}}', "arguments text, pinned"),
-        ('{"name": "Notes__add", "arguments": [1]}', "a JSON object"),
-        ("\ud800", "a JSON object"),
-        ("[" * 100_000, "a JSON object"),
-    ],
-)
-async def test_an_invalid_action_reaches_no_process(settings: ARESettings, text: str, expected: str) -> None:
+async def test_an_invalid_action_reaches_no_process(settings: ARESettings) -> None:
     environment = await started("late-dies", settings)
-    observation, reward, done = await environment.step(Action(text=text))
-    assert (reward, done) == (0.0, False)
-    assert str(observation[0]["content"]).startswith("[error] Invalid action. Expected ")
-    assert expected in str(observation[0]["content"])
-    assert not isinstance(environment.parse(text), Action)
-    environment.cleanup()
+    for text, expected in INVALID.items():
+        observation, reward, done = await environment.step(Action(text=text))
+        assert (reward, done) == (0.0, False)
+        assert str(observation[0]["content"]).startswith("[error] Invalid action. Expected ")
+        assert expected in str(observation[0]["content"])
+        assert not isinstance(environment.parse(text), Action)
 
 
 @pytest.mark.long

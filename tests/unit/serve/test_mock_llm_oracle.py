@@ -74,7 +74,7 @@ def test_a_conversation_may_omit_earlier_turns(client: httpx.Client, tools: bool
 
 
 def test_episodes_of_the_same_task_do_not_disturb_each_other(client: httpx.Client) -> None:
-    envs = [environment("Wordle") for _ in range(3)]
+    envs = [environment("Maze") for _ in range(3)]
     chats = [first_messages(env, task_index) for env, task_index in zip(envs, (3, 4, 3), strict=True)]
     running, rewards = [0, 1, 2], [0.0] * 3
     while running:
