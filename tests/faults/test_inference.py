@@ -21,7 +21,6 @@ from tests.support.rude_model import (
     Behavior,
     RudeModel,
     chat_completion,
-    closing,
     completion_response,
     delta_chunk,
     drip,
@@ -56,7 +55,7 @@ FALLBACK_CASES: list[tuple[str, Behavior, str]] = [
     ("error in another compression", http_response(503, b"?", Content_Encoding="br"), "HTTP 503: the reply is compres"),
     ("compressed bomb", http_response(503, gzip.compress(b"x" * 50_000_000), Content_Encoding="gzip"), "503: xxx"),
     ("damaged compression", http_response(503, b"oops", Content_Encoding="gzip"), "HTTP 503: the reply is compr"),
-    ("cut error", lambda exchange: exchange.send(closing(http_response(503, b"oops!"))[:-1]), "HTTP 503: oops"),
+    ("cut error", lambda exchange: exchange.send(http_response(503, b"oops!")[:-1]), "HTTP 503: oops"),
     (
         "wrong content type",
         http_response(200, b"<html>Sign in</html>", "text/html"),

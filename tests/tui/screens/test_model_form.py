@@ -22,7 +22,7 @@ from tests.support.console.pilot import (
 )
 from tests.support.console.samples import HOSTILE
 from tests.support.model_server import ModelServer
-from tests.support.rude_model import PendingRequest, RudeModel, closing, http_response
+from tests.support.rude_model import PendingRequest, RudeModel, http_response
 
 KEY = "the-right-key-of-the-lab"
 WALK = "Thought:\nLeft.\nAction:\nmove left"
@@ -155,7 +155,7 @@ async def test_a_trial_is_stopped_and_started_again() -> None:
     def answer(pending: PendingRequest) -> None:
         if pending.request.json().get("messages"):
             pending.stopping.wait(60)
-        pending.send(closing(http_response(400, b'{"error": {"message": "messages must not be empty"}}')))
+        pending.send(http_response(400, b'{"error": {"message": "messages must not be empty"}}'))
 
     routes = {"/v1/models": http_response(200, b'{"data": [{"id": "m"}]}')}
     with RudeModel(answer, routes=routes) as server:

@@ -341,19 +341,6 @@ async def test_where_no_chat_is_short_enough_the_next_endpoint_is_used() -> None
     assert "a: HTTP 400: This model's maximum" in steps[0].warnings[-1]
 
 
-@pytest.mark.parametrize("form", ["list", "error", "plain"])
-async def test_a_wrong_key_ends_at_once_at_its_endpoint(form: Form) -> None:
-    key = next(each for each in WRONG_KEYS if each.server == "Gemini")
-    alone = await play(Rules(form=form, end=(0, key)))
-    assert alone.trajectory.outcome is Outcome.ERROR
-    assert len(alone.servers[0].received) == 1
-    assert alone.trajectory.error_info is not None
-    assert "API key not valid" in alone.trajectory.error_info.message
-    both = await play(Rules(form=form, end=(0, key)), Rules())
-    assert {step.endpoint for step in both.trajectory.timesteps} == {"b"}
-    assert (len(both.servers[0].received), both.lessons) == (1, {})
-
-
 def empty_answer(finish: str, **delta: str) -> bytes:
     """Return a stream without a text."""
     details = {"completion_tokens_details": {"reasoning_tokens": 512}}
