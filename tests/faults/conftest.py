@@ -12,7 +12,7 @@ from runner.bus.broker.broker import Broker
 from runner.publish.outbox import Outbox
 from runner.util.clock import Clock
 from tests.conftest import Install
-from tests.support.env_server_process import EnvServerProcess, free_port, run_dropping_proxy
+from tests.support.env_server_process import EnvServerProcess, free_port, run_proxy_in_thread
 from tests.support.hooked_agent import HookedAgent
 from tests.support.manual_clock import ManualClock
 from tests.support.nats_server import NatsAccount, NatsServer, SharedNatsServer
@@ -74,7 +74,7 @@ def served_maze(request: pytest.FixtureRequest) -> Iterator[tuple[EnvServerProce
         if request.param == "at the port":
             yield server, server.port
         else:
-            with run_dropping_proxy(server.port) as port:
+            with run_proxy_in_thread(server.port) as port:
                 yield server, port
 
 

@@ -38,6 +38,7 @@ pytestmark = pytest.mark.long
 FALLBACK_CASES: list[tuple[str, Behavior, str]] = [
     ("busy", http_response(429, b"", Retry_After="7"), "HTTP 429"),
     ("server error", http_response(500, b"oops"), "HTTP 500: oops"),
+    ("hang", hang, "no complete answer within"),
     ("slow drip", drip, "no complete answer within"),
     ("truncated stream", stream_response(sse_event(delta_chunk(content="u"))), "ended in the middle"),
     ("invalid JSON", http_response(200, b'{"choices": [{'), "not a JSON object"),
@@ -73,15 +74,16 @@ def fallback_server() -> Iterator[RudeModel]:
         yield server
 
 
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize(
     ("behavior", "cause"), [case[1:] for case in FALLBACK_CASES], ids=[case[0] for case in FALLBACK_CASES]
 )
 async def test_the_next_endpoint_answers_and_a_warning_has_the_cause(
-    behavior: Behavior, cause: str, fallback_server: RudeModel
+    behavior: Behavior, cause: str, stream: bool, fallback_server: RudeModel
 ) -> None:
     with RudeModel(behavior) as broken:
-        timeout_sec = 0.3 if behavior in (hang, drip) else 20.0
-        session = inference_manager(broken.url, fallback_server.url, stream=True, timeout_sec=timeout_sec).session(
+        timeout_sec = 1.0 if behavior in (hang, drip) else 20.0
+        session = inference_manager(broken.url, fallback_server.url, stream=stream, timeout_sec=timeout_sec).session(
             episode_header()
         )
         inference = await infer(session)

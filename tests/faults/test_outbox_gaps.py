@@ -22,12 +22,13 @@ from ulid import ULID
 
 from runner.events.subjects import DURABLE
 from tests.support.command import run_agentgym
-from tests.support.event_proxy import EventProxy, Fate, Rule, run_event_proxy, stop
+from tests.support.event_proxy import EventProxy, Fate, Rule, stop
 from tests.support.full_disk import FileSizeLimit
 from tests.support.nats_server import NatsServer
 from tests.support.node_events import episode_event_ids, wait_until
 from tests.support.node_process import COMMAND, NodeProcess, clean_environ
 from tests.support.publishing import add_external_stream, event_ids, stored_messages
+from tests.support.tcp_proxy import run_proxy
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
@@ -42,7 +43,7 @@ Player: TypeAlias = Callable[[Path, EventProxy, str, int], AbstractAsyncContextM
 async def egress(nats_server: NatsServer) -> AsyncIterator[EventProxy]:
     """A proxy before a broker whose stream keeps all durable events."""
     await add_external_stream(nats_server, subjects=[*DURABLE])
-    async with run_event_proxy(nats_server.port) as proxy:
+    async with run_proxy(EventProxy(nats_server.port)) as proxy:
         yield proxy
 
 
