@@ -57,8 +57,7 @@ async def test_a_second_request_to_stop_ends_a_drain(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         assert node.process is not None
         async with await node.connect() as connection:
-            batch_id = str(ULID())
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=100_000)
+            batch_id = await node.start_batch(connection, "BabyAI", repeat=100_000)
             await node.wait_for_batch(connection, batch_id, "running", n_done=1)
             await node.request(connection, "shutdown", drain=True)
             rejected = await node.request_reply(
@@ -73,9 +72,8 @@ async def test_a_second_request_to_stop_ends_a_drain(tmp_path: Path) -> None:
 async def test_a_drained_node_has_played_all_episodes(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         assert node.process is not None
-        batch_id = str(ULID())
         async with await node.connect() as connection:
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=12)
+            batch_id = await node.start_batch(connection, "BabyAI", repeat=12)
             await node.request(connection, "shutdown", drain=True)
         assert await asyncio.to_thread(node.process.wait, 60) == 0
     assert len(list((tmp_path / "data" / "runs" / batch_id).glob("*.json"))) == 12
@@ -124,10 +122,9 @@ async def test_a_new_external_broker_gets_what_ended_before_once_and_only_on_req
     tmp_path: Path, bus: NatsAccount
 ) -> None:
     await add_external_stream(bus, subjects=[EPISODE_COMPLETED, BATCH_COMPLETED])
-    batch_id = str(ULID())
     with NodeProcess(tmp_path / "data") as node:
         async with await node.connect() as connection:
-            await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=3)
+            batch_id = await node.start_batch(connection, "Maze", repeat=3)
             await node.wait_for_batch(connection, batch_id, "completed")
             rejected = await node.request_reply(connection, "send_history")
             assert rejected["error"]["code"] == "no_egress" and "NATS_URL" in rejected["error"]["hint"]
@@ -146,8 +143,7 @@ async def test_a_new_external_broker_gets_what_ended_before_once_and_only_on_req
         async with await node.connect() as connection:
             health = await node.request(connection, "health")
             assert (health["egress"], health["n_held"]) == (bus.display_url, 4)
-            later = str(ULID())
-            await node.request(connection, "start", batch_id=later, envs=["Maze"], agent="oracle")
+            later = await node.start_batch(connection, "Maze")
             assert not await stored(Counter([f"batch:{later}"])) & ended
             async with await NatsConnection.open(BusAddress(bus.url), name="test") as outside:
                 assert (await node.request_reply(outside, "send_history"))["error"]["code"] == "no_control"

@@ -125,8 +125,11 @@ FLOODS = {
 }
 
 
-@pytest.mark.parametrize("payload", FLOODS.values(), ids=FLOODS)
-@pytest.mark.parametrize("reply", ["", "_INBOX.flood", "_INBOX.{:022d}", "_INBOX.{:012d}"])
+@pytest.mark.parametrize(
+    ("payload", "reply"),
+    [*((payload, "_INBOX.{:012d}") for payload in FLOODS.values())]
+    + [(FLOODS["text"], reply) for reply in ("", "_INBOX.flood", "_INBOX.{:022d}")],
+)
 async def test_a_flood_of_requests_is_cut_off_and_others_are_answered(
     node: NodeProcess, payload: bytes, reply: str
 ) -> None:

@@ -53,8 +53,7 @@ async def test_batches_start_only_while_a_model_is_available(ollama: ModelServer
             assert (gateway["status"], gateway["model"]) == ("down", "qwen35_9b")
             assert "TENSORZERO_URL" in gateway["hint"]
 
-            running = str(ULID())
-            await node.request(connection, "start", batch_id=running, envs=["BabyAI"], agent="oracle", repeat=5000)
+            running = await node.start_batch(connection, "BabyAI", repeat=5000)
             waiting_request = {"batch_id": waiting, "envs": ["Maze"], "model": "qwen3:8b"}
             await node.request(connection, "start", **waiting_request)
             await asyncio.to_thread(ollama.stop)

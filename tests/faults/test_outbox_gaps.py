@@ -149,26 +149,43 @@ async def assert_each_event_once(server: NatsServer, data_dir: Path) -> None:
     assert await count_stored(server, "batch") == dict.fromkeys(batch_event_ids(data_dir), 1)
 
 
+def remove_derived(data_dir: Path) -> None:
+    for name in ("index.sqlite", "text.sqlite"):
+        for path in data_dir.glob(f"{name}*"):
+            path.unlink()
+
+
+def remove_nothing(data_dir: Path) -> None:
+    """Leave a state directory as the killed process left it."""
+
+
 EVENT_GAPS = {
-    "no event has left": ("episode", 0),
-    "one event has left": ("episode", 1),
-    "the batch's has not": ("batch", 0),
+    "one event has left": ("episode", 1, remove_nothing),
+    "one event has left, and derived files are removed": ("episode", 1, remove_derived),
+    "the batch's has not": ("batch", 0, remove_nothing),
 }
 
 
-@pytest.mark.parametrize(("kind", "n_before"), EVENT_GAPS.values(), ids=EVENT_GAPS)
+@pytest.mark.parametrize(("kind", "n_before", "remove"), EVENT_GAPS.values(), ids=EVENT_GAPS)
 async def test_an_event_that_never_left_is_sent_after_a_kill(
-    play: Player, kind: str, n_before: int, data_dir: Path, egress: EventProxy, nats_server: NatsServer
+    play: Player,
+    kind: str,
+    n_before: int,
+    remove: Callable[[Path], None],
+    data_dir: Path,
+    egress: EventProxy,
+    nats_server: NatsServer,
 ) -> None:
     egress.on_event = stop(Fate.HOLD, kind, after=n_before)
     async with play(data_dir, egress, "Maze", N_EPISODES):
         await wait_for_gap(egress, data_dir)
     assert not {*egress.stopped} & (await count_stored(nats_server, kind)).keys()
+    remove(data_dir)
     await play_to_the_end(play, data_dir, egress)
     await assert_each_event_once(nats_server, data_dir)
 
 
-ACK_GAPS = {"of the episodes": ("episode", 0), "of all episodes but one": ("episode", 1), "of the batch": ("batch", 0)}
+ACK_GAPS = {"of all episodes but one": ("episode", 1), "of the batch": ("batch", 0)}
 
 
 @pytest.mark.parametrize(("kind", "n_before"), ACK_GAPS.values(), ids=ACK_GAPS)
@@ -208,10 +225,12 @@ def read_until(process: Process, text: str) -> None:
     raise AssertionError("".join(lines))
 
 
-async def test_a_marked_event_is_not_sent_again_after_a_kill(
+async def test_a_marked_event_is_not_sent_again_after_a_kill_and_without_derived_files(
     play: Player, data_dir: Path, egress: EventProxy, nats_server: NatsServer
 ) -> None:
-    await play_to_the_end(play, data_dir, egress)
+    for _ in range(2):
+        await play_to_the_end(play, data_dir, egress)
+    remove_derived(data_dir)
     await play_to_the_end(play, data_dir, egress)
     assert sent_again(egress) == set()
     await assert_each_event_once(nats_server, data_dir)
@@ -269,30 +288,6 @@ async def test_a_new_address_gets_what_ends_from_then_on_and_all_that_is_stored_
     assert (sent.returncode, sent.stderr) == (0, queued)
     await play_to_the_end(play, data_dir, egress)
     await assert_each_event_once(nats_server, data_dir)
-
-
-def remove_derived(data_dir: Path) -> None:
-    for name in ("index.sqlite", "text.sqlite"):
-        for path in data_dir.glob(f"{name}*"):
-            path.unlink()
-
-
-async def test_removing_derived_files_loses_no_event(
-    play: Player, data_dir: Path, egress: EventProxy, nats_server: NatsServer
-) -> None:
-    egress.on_event = stop(Fate.HOLD, "episode", after=1)
-    async with play(data_dir, egress, "Maze", N_EPISODES):
-        await wait_for_gap(egress, data_dir)
-    remove_derived(data_dir)
-    await play_to_the_end(play, data_dir, egress)
-    await assert_each_event_once(nats_server, data_dir)
-
-
-async def test_removing_derived_files_repeats_no_event(data_dir: Path, egress: EventProxy) -> None:
-    await play_to_the_end(foreground_run, data_dir, egress)
-    remove_derived(data_dir)
-    await play_to_the_end(foreground_run, data_dir, egress)
-    assert sent_again(egress) == set()
 
 
 def copy_files(source: Path, target: Path) -> None:

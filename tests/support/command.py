@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 COMMAND = str(Path(sys.executable).with_name("agentgym-runner"))
@@ -12,10 +13,12 @@ ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "AGENTGYM_DATA_DI
 REPOSITORY = Path(__file__).parents[2]
 
 
-def run_agentgym(cwd: Path, *options: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the installed command to its end."""
+def run_agentgym(
+    cwd: Path, *options: str, environ: dict[str, str] | None = None, prefix: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run the installed command to its end, by the command ``prefix`` if there is one."""
     return subprocess.run(
-        [COMMAND, *options],
+        [*prefix, COMMAND, *options],
         cwd=cwd,
         env=ENVIRON | (environ or {}),
         capture_output=True,
@@ -34,15 +37,7 @@ def limited_command(n_files: int, *command: str, soft: int | None = None) -> lis
 def run_shell(cwd: Path, script: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a bash script that finds this checkout's ``agentgym-runner``."""
     path = {"PATH": f"{Path(COMMAND).parent}:{ENVIRON['PATH']}"}
-    return subprocess.run(
-        ["bash", "-c", script],
-        cwd=cwd,
-        env=ENVIRON | path | (environ or {}),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    return run_agentgym(cwd, environ=path | (environ or {}), prefix=["bash", "-c", script])
 
 
 def environ_with_environments(

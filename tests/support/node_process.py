@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import msgspec
 import psutil
+from ulid import ULID
 
 from runner.bus.address import address_of_node
 from runner.bus.connection import NatsConnection
@@ -100,6 +101,12 @@ class NodeProcess:
         while not reads and (await self.request(connection, "health"))["indexing"] is not None:  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.02)
         return connection
+
+    async def start_batch(self, connection: NatsConnection, env: str, **args: Any) -> str:  # noqa: ANN401
+        """Start a batch of the oracle in an environment; return its id."""
+        batch_id = str(ULID())
+        await self.request(connection, "start", batch_id=batch_id, envs=[env], **{"agent": "oracle", **args})
+        return batch_id
 
     async def request(self, connection: NatsConnection, op: str, **args: Any) -> Any:  # noqa: ANN401
         """Return the result of a request; a rejected request fails the test."""

@@ -1,4 +1,4 @@
-"""Corruptions of a valid history: each breaks one promise; ``None`` means that the history has nothing to corrupt."""
+"""Corruptions of a valid history: each breaks one promise, and skips the example if it has nothing to corrupt."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
+from hypothesis import assume
 
 from tests.history.history import is_finished
 from tests.history.records import (
@@ -26,7 +27,7 @@ from tests.history.records import (
 from tests.history.violation import Promise
 
 Records: TypeAlias = list[AnyRecord]
-Corruption: TypeAlias = Callable[[Records, random.Random], Records | None]
+Corruption: TypeAlias = Callable[[Records, random.Random], Records]
 _R = TypeVar("_R", bound=AnyRecord)
 CORRUPTIONS: Final[dict[str, tuple[Promise, Corruption]]] = {}
 
@@ -45,10 +46,11 @@ def of_kind(records: Records, kind: type[_R]) -> list[_R]:
     return [record for record in records if isinstance(record, kind)]
 
 
-def pick_file(records: Records, rng: random.Random, *, finished: bool = True) -> dict[str, Any] | None:
+def pick_file(records: Records, rng: random.Random, *, finished: bool = True) -> dict[str, Any]:
     documents = [record.document for record in of_kind(records, EpisodeFile) if record.document]
     suitable = [document for document in documents if is_finished(document) is finished]
-    return rng.choice(suitable) if suitable else None
+    assume(suitable)
+    return rng.choice(suitable)
 
 
 def pick_message(records: Records, rng: random.Random, prefix: str) -> Message:
@@ -115,27 +117,24 @@ def _without(records: Records, lost: AnyRecord) -> Records:
 
 
 @corruption("accepted")
-def wrong_number_of_an_interrupted_batch(records: Records, rng: random.Random) -> Records | None:
-    states = last_states(records, "interrupted")
-    if not states:
-        return None
+def wrong_number_of_an_interrupted_batch(records: Records, rng: random.Random) -> Records:
+    assume(states := last_states(records, "interrupted"))
     rng.choice(states)["n_done"] += 1
     return records
 
 
 @corruption("accepted")
-def cancelled_without_a_request(records: Records, rng: random.Random) -> Records | None:
-    if not last_states(records, "cancelled"):
-        return None
+def cancelled_without_a_request(records: Records, rng: random.Random) -> Records:
+    assume(last_states(records, "cancelled"))
     return [each for each in records if not (isinstance(each, Call) and each.op == "cancel")]
 
 
 @corruption("accepted")
-def forgotten_cancellation(records: Records, rng: random.Random) -> Records | None:
-    states = last_states(records, "cancelled")
+def forgotten_cancellation(records: Records, rng: random.Random) -> Records:
+    assume(states := last_states(records, "cancelled"))
     for state in states:
         state["status"] = "interrupted"
-    return records if states else None
+    return records
 
 
 @corruption("accepted")
@@ -171,9 +170,8 @@ def removed_file(records: Records, rng: random.Random) -> Records:
 
 
 @corruption("finished")
-def altered_step(records: Records, rng: random.Random) -> Records | None:
-    if (document := pick_file(records, rng)) is None:
-        return None
+def altered_step(records: Records, rng: random.Random) -> Records:
+    document = pick_file(records, rng)
     step = rng.choice(document["timesteps"])
     match rng.choice(["observation", "action", "done"]):
         case "observation":
@@ -186,27 +184,25 @@ def altered_step(records: Records, rng: random.Random) -> Records | None:
 
 
 @corruption("finished")
-def altered_reward(records: Records, rng: random.Random) -> Records | None:
-    if (document := pick_file(records, rng)) is None:
-        return None
+def altered_reward(records: Records, rng: random.Random) -> Records:
+    document = pick_file(records, rng)
     rng.choice(document["timesteps"])["reward"] += 0.5
     document["reward"] += 0.5
     return records
 
 
 @corruption("finished")
-def altered_outcome(records: Records, rng: random.Random) -> Records | None:
-    if (document := pick_file(records, rng)) is None or document["outcome"] == "error":
-        return None
+def altered_outcome(records: Records, rng: random.Random) -> Records:
+    document = pick_file(records, rng)
+    assume(document["outcome"] != "error")
     document["outcome"] = "failure" if document["outcome"] == "success" else "success"
     document["success"] = document["outcome"] == "success"
     return records
 
 
 @corruption("finished")
-def lost_journal_line(records: Records, rng: random.Random) -> Records | None:
-    if (document := pick_file(records, rng, finished=False)) is None:
-        return None
+def lost_journal_line(records: Records, rng: random.Random) -> Records:
+    document = pick_file(records, rng, finished=False)
     del document["timesteps"][rng.randrange(len(document["timesteps"]))]
     for number, step in enumerate(document["timesteps"]):
         step["index"] = number
@@ -216,9 +212,8 @@ def lost_journal_line(records: Records, rng: random.Random) -> Records | None:
 
 
 @corruption("finished")
-def game_that_no_server_played(records: Records, rng: random.Random) -> Records | None:
-    if (document := pick_file(records, rng)) is None:
-        return None
+def game_that_no_server_played(records: Records, rng: random.Random) -> Records:
+    document = pick_file(records, rng)
     instance = document["env_episode_id"].rpartition("@")[2]
     return [each for each in records if not (isinstance(each, Reset | Step) and each.instance == instance)]
 
@@ -318,10 +313,9 @@ def another_outcome_is_shown(records: Records, rng: random.Random) -> Records:
 
 
 @corruption("resumed")
-def task_played_twice(records: Records, rng: random.Random) -> Records | None:
+def task_played_twice(records: Records, rng: random.Random) -> Records:
     """A second game of the same attempt, with a file of its own."""
-    if (document := pick_file(records, rng)) is None:
-        return None
+    document = pick_file(records, rng)
     file = next(each for each in of_kind(records, EpisodeFile) if each.document is document)
     copy = msgspec.json.decode(msgspec.json.encode(file), type=EpisodeFile)
     assert copy.document is not None
@@ -332,10 +326,9 @@ def task_played_twice(records: Records, rng: random.Random) -> Records | None:
 
 
 @corruption("resumed")
-def finished_task_started_again(records: Records, rng: random.Random) -> Records | None:
+def finished_task_started_again(records: Records, rng: random.Random) -> Records:
     """After the end of a task, an interrupted episode of the same attempt begins."""
-    if (document := pick_file(records, rng)) is None:
-        return None
+    document = pick_file(records, rng)
     node_end = of_kind(records, StreamRead)[0].at
     copy = msgspec.json.decode(msgspec.json.encode(document))
     copy |= {"episode_id": "F" * 26, "outcome": "interrupted", "timesteps": [], "rounds": 0, "reward": 0.0}
@@ -352,9 +345,8 @@ def finished_task_started_again(records: Records, rng: random.Random) -> Records
 
 
 @corruption("resumed")
-def unplanned_task(records: Records, rng: random.Random) -> Records | None:
-    if (document := pick_file(records, rng)) is None:
-        return None
+def unplanned_task(records: Records, rng: random.Random) -> Records:
+    document = pick_file(records, rng)
     document[rng.choice(["task_index", "attempt"])] = 99
     return records
 
@@ -370,7 +362,7 @@ def repeated_live_item(records: Records, rng: random.Random) -> Records:
 
 
 @corruption("live")
-def hidden_gap(records: Records, rng: random.Random) -> Records | None:
+def hidden_gap(records: Records, rng: random.Random) -> Records:
     """Items in the middle of an episode are missing in calm time."""
     calm = of_kind(records, Probe)[-1].at
     episodes = [each for each in of_kind(records, Live) if len(each.items) == 2]
