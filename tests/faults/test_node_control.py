@@ -25,7 +25,7 @@ from runner.node.node import Node
 from runner.publish.live_publisher import LivePublisher
 from tests.support.nats_server import NatsAccount
 from tests.support.node_events import wait_until
-from tests.support.node_process import NodeProcess, clean_environ
+from tests.support.node_process import NodeProcess, clean_environ, running_node
 from tests.support.publishing import add_external_stream, event_ids, stored_messages
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
@@ -106,16 +106,15 @@ async def test_a_health_request_returns_the_latest_items(tmp_path: Path) -> None
 
     profile = tmp_path / "odd.yaml"
     profile.write_text(json.dumps({"id": "odd", "environments": {"moderate": [{"name": "Maze"}, {"name": "Nowhere"}]}}))
-    with NodeProcess(tmp_path / "data", "--config", str(profile)) as node:
-        async with await node.connect() as connection:
-            await connection.client.subscribe("agentgym.live.health.v1.n1", cb=on_message)
-            items = (await node.request(connection, "health"))["items"]
-            envs = {item["env"]: item["status"] for item in items if item["kind"] == "env.health"}
-            assert envs["Maze"] == "embedded"
-            assert envs["Nowhere"] == "down"
-            (host,) = (item for item in items if item["kind"] == "host")
-            assert 0 < host["ram"] <= 100
-            await wait_until(lambda: "heartbeat" in kinds, 20)
+    async with running_node(tmp_path / "data", "--config", str(profile)) as (node, connection):
+        await connection.client.subscribe("agentgym.live.health.v1.n1", cb=on_message)
+        items = (await node.request(connection, "health"))["items"]
+        envs = {item["env"]: item["status"] for item in items if item["kind"] == "env.health"}
+        assert envs["Maze"] == "embedded"
+        assert envs["Nowhere"] == "down"
+        (host,) = (item for item in items if item["kind"] == "host")
+        assert 0 < host["ram"] <= 100
+        await wait_until(lambda: "heartbeat" in kinds, 20)
 
 
 async def test_a_new_external_broker_gets_what_ended_before_once_and_only_on_request(

@@ -16,7 +16,13 @@ import psutil
 import pytest
 from ulid import ULID
 
-from tests.support.command import COMMAND, ENVIRON, environ_with_environments, limited_command, run_agentgym
+from tests.support.command import (
+    COMMAND,
+    environ_with_environments,
+    limited_command,
+    run_agentgym,
+    start_agentgym,
+)
 from tests.support.env_server_process import EnvServerProcess
 from tests.support.node_process import NodeProcess, clean_environ
 from tests.support.terminal import Terminal, terminal_environ
@@ -120,21 +126,14 @@ def test_a_node_that_does_not_fit_is_one_sentence_in_the_console(tmp_path: Path)
 
 
 def test_a_server_lowers_its_connections_and_answers(tmp_path: Path) -> None:
-    command = limited_command(64, COMMAND, "serve", "Maze", "--port", "0")
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        try:
-            url = process.stdout.readline().split()[0]
-            maze = {"name": "Maze", "base_url": url, "transport": "http"}
-            (tmp_path / "p.yaml").write_text(json.dumps({"id": "p", "environments": {"lightweight": [maze]}}))
-            options = ("--run", "Maze", "--agent", "oracle", "--repeat", "32", "--concurrency", "12")
-            done = run_limited(tmp_path, 1024, *options, "--config", str(tmp_path / "p.yaml"))
-        finally:
-            process.terminate()
-        errors = process.stderr.read()
+    serving = start_agentgym(tmp_path, "serve", "Maze", "--port", "0", prefix=limited_command(64))
+    with serving as (process, output, printed):
+        maze = {"name": "Maze", "base_url": output.readline().split()[0], "transport": "http"}
+        (tmp_path / "p.yaml").write_text(json.dumps({"id": "p", "environments": {"lightweight": [maze]}}))
+        options = ("--run", "Maze", "--agent", "oracle", "--repeat", "32", "--concurrency", "12")
+        done = run_limited(tmp_path, 1024, *options, "--config", str(tmp_path / "p.yaml"))
+        process.terminate()
+        errors = printed.read()
     assert done.returncode == 0, done.stderr
     assert "connections lowered from 512 to 16 (1 site): the limit of open files is 64" in errors
     assert "Traceback" not in errors

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, NamedTuple, cast
 
 COMMAND = str(Path(sys.executable).with_name("agentgym-runner"))
 ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "AGENTGYM_DATA_DIR": "data"}
 REPOSITORY = Path(__file__).parents[2]
+LIMIT_S = 120.0
 
 
 def run_agentgym(
@@ -26,6 +30,33 @@ def run_agentgym(
         timeout=100,
         check=False,
     )
+
+
+class Started(NamedTuple):
+    """A running command and its standard streams."""
+
+    process: subprocess.Popen[str]
+    output: IO[str]
+    errors: IO[str]
+
+
+@contextmanager
+def start_agentgym(
+    cwd: Path, *options: str, environ: dict[str, str] | None = None, prefix: Sequence[str] = ()
+) -> Iterator[Started]:
+    """Run the installed command during the block, for at most ``LIMIT_S`` seconds."""
+    environ = ENVIRON | (environ or {})
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [*prefix, COMMAND, *options], cwd=cwd, env=environ, stdout=pipe, stderr=pipe, text=True
+    ) as run:
+        watchdog = threading.Timer(LIMIT_S, run.kill)
+        watchdog.start()
+        try:
+            yield Started(run, cast(IO[str], run.stdout), cast(IO[str], run.stderr))
+        finally:
+            watchdog.cancel()
+            run.kill()
 
 
 def limited_command(n_files: int, *command: str, soft: int | None = None) -> list[str]:

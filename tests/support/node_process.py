@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -134,3 +135,15 @@ class NodeProcess:
                 if batch["status"] in statuses and batch["n_done"] >= n_done:
                     return batch
                 await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def running_node(
+    data_dir: Path,
+    *options: str,
+    **kwargs: Any,  # noqa: ANN401 - of ``NodeProcess``
+) -> AsyncIterator[tuple[NodeProcess, NatsConnection]]:
+    """Run a node, and yield it with a connection."""
+    with NodeProcess(data_dir, *options, **kwargs) as node:
+        async with await node.connect() as connection:
+            yield node, connection

@@ -32,10 +32,8 @@ from tests.history.records import (
 )
 from tests.history.report import MIN_EPISODES, silent_observers
 from tests.support.histories import make_history
-from tests.unit.history import service_corruptions
 from tests.unit.history.corruptions import CORRUPTIONS, last_states, of_kind, replace_message
 
-assert service_corruptions  # it registers more corruptions
 SEEDS = st.integers(0, 10**6)
 
 
