@@ -158,11 +158,8 @@ def serve_command(folder: Path, *options: str) -> AbstractContextManager[Started
 
 
 async def test_a_signal_during_a_step_stops_the_server_in_time(tmp_path: Path) -> None:
-    with serve_command(tmp_path, "sqlgym", "--port", "0", "--token", "SERVE_TOKEN", "--host", "0.0.0.0") as (
-        process,
-        output,
-        _,
-    ):
+    options = ("sqlgym", "--port", "0", "--token", "SERVE_TOKEN", "--host", "0.0.0.0")
+    with serve_command(tmp_path, *options) as (process, output, _):
         ready = await asyncio.to_thread(output.readline)
         url, about = ready.rstrip().split(" ", 1)
         assert about == "SQLGym (strict, local databases)"

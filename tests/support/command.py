@@ -45,10 +45,9 @@ def start_agentgym(
     cwd: Path, *options: str, environ: dict[str, str] | None = None, prefix: Sequence[str] = ()
 ) -> Iterator[Started]:
     """Run the installed command during the block, for at most ``LIMIT_S`` seconds."""
-    environ = ENVIRON | (environ or {})
-    pipe = subprocess.PIPE
+    command, environ = [*prefix, COMMAND, *options], ENVIRON | (environ or {})
     with subprocess.Popen(
-        [*prefix, COMMAND, *options], cwd=cwd, env=environ, stdout=pipe, stderr=pipe, text=True
+        command, cwd=cwd, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as run:
         watchdog = threading.Timer(LIMIT_S, run.kill)
         watchdog.start()
