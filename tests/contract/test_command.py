@@ -289,18 +289,3 @@ def test_an_interrupted_battery_says_what_was_cancelled_and_not_begun(tmp_path: 
     with closing(sqlite3.connect(tmp_path / "data" / "outbox.sqlite")) as outbox:
         ((event,),) = outbox.execute("SELECT payload FROM events WHERE id LIKE 'battery:%'")
     assert b'"n_cancelled":4' in event
-
-
-def test_a_killed_run_is_recovered_by_the_next_start(tmp_path: Path) -> None:
-    options = ("--run", "Maze", "--agent", "oracle", "--repeat", "100000")
-    with start_agentgym(tmp_path, *options) as (process, _, errors):
-        assert next(line for line in errors if "task 0" in line)
-        process.kill()
-    journals = list((tmp_path / "data" / "runs").glob("*/*.journal.jsonl"))
-    # The run may have been killed after it stored an episode and before it removed the journal.
-    unstored = [path for path in journals if not path.with_name(path.name.replace(".journal.jsonl", ".json")).exists()]
-    output = json.loads(run_agentgym(tmp_path, "--results", "--json").stdout)
-    assert list((tmp_path / "data" / "runs").glob("*/*.journal.jsonl")) == []
-    assert output["results"][0]["outcomes"].get("interrupted", 0) == len(unstored) <= 1
-    assert len(journals) <= 2
-    assert output["results"][0]["n_rated"] >= 1

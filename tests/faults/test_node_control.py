@@ -24,8 +24,7 @@ from runner.node.health import HealthMonitor
 from runner.node.node import Node
 from runner.publish.live_publisher import LivePublisher
 from tests.support.nats_server import NatsAccount
-from tests.support.node_events import wait_until
-from tests.support.node_process import NodeProcess, clean_environ, running_node
+from tests.support.node_process import NodeProcess, clean_environ
 from tests.support.publishing import add_external_stream, event_ids, stored_messages
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
@@ -96,25 +95,6 @@ async def test_a_broker_that_restarts_on_another_port_is_found(tmp_path: Path) -
                     await asyncio.to_thread(time.sleep, 0.02)
         async with await node.connect() as connection:
             assert (await node.request(connection, "health"))["node"] == node.name
-
-
-async def test_a_health_request_returns_the_latest_items(tmp_path: Path) -> None:
-    kinds: list[str] = []
-
-    async def on_message(message: Msg) -> None:
-        kinds.extend(item["kind"] for item in json.loads(message.data)["items"])
-
-    profile = tmp_path / "odd.yaml"
-    profile.write_text(json.dumps({"id": "odd", "environments": {"moderate": [{"name": "Maze"}, {"name": "Nowhere"}]}}))
-    async with running_node(tmp_path / "data", "--config", str(profile)) as (node, connection):
-        await connection.client.subscribe("agentgym.live.health.v1.n1", cb=on_message)
-        items = (await node.request(connection, "health"))["items"]
-        envs = {item["env"]: item["status"] for item in items if item["kind"] == "env.health"}
-        assert envs["Maze"] == "embedded"
-        assert envs["Nowhere"] == "down"
-        (host,) = (item for item in items if item["kind"] == "host")
-        assert 0 < host["ram"] <= 100
-        await wait_until(lambda: "heartbeat" in kinds, 20)
 
 
 async def test_a_new_external_broker_gets_what_ended_before_once_and_only_on_request(

@@ -35,13 +35,6 @@ def write_profile(folder: Path, port: int, **entry: Any) -> Path:  # noqa: ANN40
     return path
 
 
-def managed_server(folder: Path, **entry: Any) -> Path:  # noqa: ANN401
-    """Return a profile whose Maze server starts with the node."""
-    port = free_port()
-    command = f"agentgym-runner serve Maze --port {port}"
-    return write_profile(folder, port, server_cmd=command, autostart=True, **entry)
-
-
 def kill_server(node: NodeProcess) -> None:
     """Kill the Maze server that the node started."""
     for child in psutil.Process(node.pid).children(recursive=True):
@@ -66,7 +59,9 @@ def outcomes_by_task(data_dir: Path, batch_id: str) -> dict[int, list[str]]:
 
 async def test_a_batch_continues_when_the_node_has_started_its_server_again(tmp_path: Path) -> None:
     data_dir, batch_id = tmp_path / "data", str(ULID())
-    with NodeProcess(data_dir, "--config", str(managed_server(tmp_path))) as node:
+    command = f"agentgym-runner serve Maze --port {(port := free_port())}"
+    profile = write_profile(tmp_path, port, server_cmd=command, autostart=True)
+    with NodeProcess(data_dir, "--config", str(profile)) as node:
         async with await node.connect() as connection:
             await node.request(connection, "start", batch_id=batch_id, **BATCH)
             await node.wait_for_batch(connection, batch_id, "running", n_done=5)
@@ -86,26 +81,6 @@ async def test_a_batch_continues_when_the_node_has_started_its_server_again(tmp_
     assert tasks.keys() == set(range(N_TASKS))
     assert Counter(map(len, tasks.values())) == {1: N_TASKS}
     assert sum(outcomes == ["error"] for outcomes in tasks.values()) <= 1
-
-
-async def test_a_batch_whose_server_stays_away_can_be_resumed(tmp_path: Path) -> None:
-    data_dir, batch_id = tmp_path / "data", str(ULID())
-    async with running_node(data_dir, "--config", str(managed_server(tmp_path, wait_sec=2))) as (node, connection):
-        await node.request(connection, "start", batch_id=batch_id, **BATCH)
-        await node.wait_for_batch(connection, batch_id, "running", n_done=5)
-        await asyncio.to_thread(kill_server, node)
-        batch = await node.wait_for_batch(connection, batch_id, "interrupted")
-        assert batch["interruption"].startswith("its server did not reply for 2 s (http://127.0.0.1:")
-        assert 5 <= batch["n_done"] < N_TASKS
-        await wait_until_up(node, connection)
-        await node.request(connection, "start", batch_id=batch_id, **BATCH, resume=True)
-        batch = await node.wait_for_batch(connection, batch_id, "completed")
-        assert batch["n_done"] == N_TASKS
-    tasks = outcomes_by_task(data_dir, batch_id)
-    assert tasks.keys() == set(range(N_TASKS))
-    played = [[outcome for outcome in outcomes if outcome != "interrupted"] for outcomes in tasks.values()]
-    assert all(len(outcomes) == 1 for outcomes in played)
-    assert played.count(["error"]) <= 1
 
 
 async def test_a_batch_resumed_without_its_server_reports_why_it_ends(tmp_path: Path) -> None:
