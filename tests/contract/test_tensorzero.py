@@ -1,15 +1,16 @@
-"""The command with TensorZero's own gateway in front of the test model."""
+"""The command with TensorZero's own gateway in front of the test model: runs through it, and survives its end."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.command import run_agentgym
+from tests.support.command import COMMAND, ENVIRON, run_agentgym
 from tests.support.model_server import ModelServer
 from tests.support.tensorzero_gateway import Gateway
 
@@ -62,6 +63,30 @@ def test_the_default_profile_plays_through_the_gateway(gateway: Gateway, tmp_pat
     (row,) = json.loads(run_agentgym(tmp_path, "--results", "--json").stdout)["results"]
     assert (row["model"], row["tokens"]["prompt"], row["n_success"]) == (MODEL, batch["tokens"]["prompt"], 20)
     assert row["latency_s"] == pytest.approx(batch["latency_s"])
+
+
+def test_a_killed_gateway_fails_no_episode(gateway: Gateway, provider: ModelServer, tmp_path: Path) -> None:
+    command = [COMMAND, *OPTIONS, "12"]
+    environ = ENVIRON | gateway_environ(gateway, provider.url)
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stderr is not None
+        assert next(line for line in run.stderr if "task 1 " in line)
+        gateway.kill()
+        stdout, stderr = run.communicate(timeout=60)
+    gateway.start()
+    assert run.returncode == 0, stderr
+    (batch,) = json.loads(stdout)["batches"]
+    assert batch["outcomes"] == {"success": 12}
+    assert "answers came from more than one model" in stderr
+    steps = [step for episode in steps_of(tmp_path, batch) for step in episode]
+    first = next(number for number, step in enumerate(steps) if step["endpoint"] == "ollama")
+    before, after = steps[:first], steps[first:]
+    assert {(step["endpoint"], tuple(step["warnings"])) for step in before} == {("gateway", ())}
+    assert {(step["endpoint"], step["model"]) for step in after} == {("ollama", FALLBACK)}
+    assert all(len(step["warnings"]) == 1 and step["warnings"][0].startswith("gateway: ") for step in after)
+    assert all(step["tokens"]["prompt"] for step in after)
 
 
 def test_preflight_names_the_requested_model_and_its_url(gateway: Gateway, tmp_path: Path) -> None:
