@@ -7,8 +7,7 @@ import pytest
 from runner.envs.babyai import BabyAI
 from runner.envs.babyai.levels import LEVELS
 from runner.types import Action
-from tests.support.recordings import load_rows
-from tests.support.replay import load_exchanges
+from tests.support.recordings import load_recording, load_rows
 
 
 def step(env: BabyAI, text: str) -> tuple[str, float, bool]:
@@ -56,7 +55,7 @@ def test_strict_steps_differ_only_in_reward_and_end() -> None:
 
 def test_every_level_starts_with_the_recorded_observation() -> None:
     env = BabyAI(mode="compat")
-    exchanges = [exchange for exchange in load_exchanges("babyai_late.jsonl") if exchange.path == "/reset"]
+    exchanges = [exchange for exchange in load_recording("babyai_late.jsonl") if exchange.kind == "reset"]
     resets = {exchange.sent["data_idx"]: exchange.received["observation"] for exchange in exchanges}
     assert resets.keys() == set(range(40))
     for task in sorted(resets):
