@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nats.js.api import StreamInfo
 
 from runner.events.codec import RawRow, encode, headers_for
 from runner.events.durable import BatchCompleted
@@ -21,6 +22,7 @@ from runner.events.subjects import (
 )
 from runner.subscribe.buffer import DedupBuffer, RawMessage
 from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
+from runner.subscribe.stream_reader import Position
 from tests.support.subscriptions import SUBJECT, event_number, status_event
 
 
@@ -48,6 +50,13 @@ async def next_item(buffer: DedupBuffer) -> SubscriptionItem | None:
         if (item := buffer.decode(raw) if isinstance(raw, RawMessage) else raw) is not None:
             return item
     return None
+
+
+def test_only_later_messages_of_a_stream_that_elects_its_leader_are_new() -> None:
+    state = dict.fromkeys(("messages", "bytes", "first_seq", "last_seq", "consumer_count"), 0)
+    info = StreamInfo.from_response({"config": {"name": "S"}, "state": state, "cluster": {"name": "C"}})
+    at = datetime.now(UTC)
+    assert Position.initial("now", info, at) == Position(None, start=at)
 
 
 async def drain(buffer: DedupBuffer) -> list[int | str]:
