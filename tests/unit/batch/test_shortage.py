@@ -74,7 +74,6 @@ def make_batch(workspace: Workspace, concurrency: int = 1, **rest: Any) -> Batch
     [
         (OSError(24, "Too many open files"), "no more open files (the limit is "),
         (MemoryError(), "no more memory; free memory, or lower the concurrency"),
-        (RuntimeError("can't start new thread"), "no more threads; raise the limits of processes with ulimit -u"),
     ],
 )
 def test_a_shortage_stores_an_error_and_interrupts_the_batch_which_then_plays_the_task_again(

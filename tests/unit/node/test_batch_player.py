@@ -1,4 +1,4 @@
-"""Cancellations around the end of a batch."""
+"""Batches of the queue to their end: cancellations, waits, and results that are published from the episode files."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from runner.events.live import QueueChanged
 from runner.node.batch_player import BatchCallbacks, BatchPlayer
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status, queue_entries
 from runner.store import EpisodeRecord
-from runner.types import BatchProgress
+from runner.types import BatchProgress, Outcome
 from tests.support.batches import place_spec
-from tests.support.episodes import record_episodes
+from tests.support.episodes import RecordedEpisode, new_id, record_episodes
 
 BATTERY = str(ULID())
 
@@ -290,3 +290,40 @@ def test_a_cancellation_after_the_end_of_an_adaptive_part_reaches_the_next_part(
     assert [(result.status, result.n_episodes) for result in results] == [("completed", 32), ("cancelled", 0)]
     assert [batch.status for batch in queue.in_battery(BATTERY)] == ["completed", "cancelled"]
     assert [batch.spec.task_index for batch in queue.in_battery(BATTERY)] == [0, 32]
+
+
+def published(workspace: Workspace, batch_id: str, status: Status) -> BatchResult:
+    """Return the result of an ended batch of 2 tasks whose event is missing."""
+    results: list[BatchResult] = []
+    queue = BatchQueue(workspace.data_dir)
+    spec = BatchSpec(env="Maze", agent="oracle", repeat=2)
+    queue.add(QueuedBatch(batch_id=batch_id, battery_id=None, spec=spec, status=status))
+    callbacks = BatchCallbacks(on_item=ignore, on_result=results.append, on_busy=ignore)
+    BatchPlayer(workspace, queue, callbacks, place=place_spec).publish_missing_results(set())
+    (result,) = results
+    return result
+
+
+def record(workspace: Workspace, batch_id: str, task_index: int, **end: Any) -> None:  # noqa: ANN401
+    recording = RecordedEpisode(
+        workspace.store, workspace.index, batch_id=batch_id, task_index=task_index, attempt=0, episode_id=new_id()
+    )
+    recording.record_episode(**end)
+
+
+@pytest.mark.parametrize("first", [Outcome.INTERRUPTED, Outcome.CANCELLED])
+def test_a_resumed_batch_has_one_episode_for_each_task(workspace: Workspace, first: Outcome) -> None:
+    batch_id = new_id()
+    record(workspace, batch_id, 0, outcome=first, success=False)
+    record(workspace, batch_id, 0)
+    record(workspace, batch_id, 1)
+    result = published(workspace, batch_id, "completed")
+    assert (result.n_episodes, result.n_planned, result.n_rated, result.success_rate) == (2, 2, 2, 1.0)
+
+
+def test_a_cancelled_batch_has_the_episodes_that_it_started(workspace: Workspace) -> None:
+    batch_id = new_id()
+    record(workspace, batch_id, 0, outcome=Outcome.INTERRUPTED, success=False)
+    record(workspace, batch_id, 0, outcome=Outcome.CANCELLED, success=False)
+    result = published(workspace, batch_id, "cancelled")
+    assert (result.status, result.n_episodes, result.n_rated, result.success_rate) == ("cancelled", 1, 0, None)

