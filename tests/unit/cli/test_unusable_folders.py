@@ -9,6 +9,7 @@ import pytest
 from agentgym_tui import terminal as terminal_run
 from agentgym_tui.cli import main as main_console
 from runner.cli import main as main_runner
+from runner.cli import preflight, run
 from tests.support.command import run_shell
 
 RUN = ["--run", "Maze", "--agent", "oracle"]
@@ -33,6 +34,8 @@ def error_of(capsys: pytest.CaptureFixture[str], *command: str) -> str:
 def test_a_missing_folder_or_profile_or_a_folder_below_a_file_ends_the_runner(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for module in (run, preflight):
+        monkeypatch.setattr(module, "reserve_stdout", lambda: None)  # which is never undone
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     for command in (*WRITING, *READING):

@@ -129,7 +129,7 @@ def test_an_index_that_others_change_at_the_same_time_ends_with_the_files(
     batches = [new_id() for _ in range(3)]
     try:
         with closing(open_index(store)) as index:
-            for number in range(30):
+            for number in range(20):
                 (episode,) = record(store, index, 1, batches[number % 3])
                 if number % 4 == 0:
                     archive_episodes(store, index, batches[number % 3], [episode.file.stem])

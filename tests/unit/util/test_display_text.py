@@ -299,9 +299,3 @@ def test_emoji_of_several_characters_stay_readable() -> None:
 def test_the_width_of_a_text_is_the_sum_of_the_widths_of_its_characters(text: str) -> None:
     shown = sanitize(text, limit=10_000)
     assert cell_len(shown) == sum(map(get_character_cell_size, shown))
-
-
-@pytest.mark.parametrize("code", [0xE000, 0xE0B0, 0xF8FF, 0xF0000, 0xFFFFD, 0x100000, 0x10FFFD])
-def test_private_use_characters_are_shown_as_their_number(code: int) -> None:
-    assert sanitize(f"a{chr(code)}b") == f"a\\u{{{code:x}}}b"
-    assert is_unsafe(chr(code))
