@@ -228,11 +228,6 @@ class Evaluated(Counter):
         return {"count": self.count, "notes": ["fine"]}
 
 
-class BadlyEvaluated(Counter):
-    def get_evaluation_details(self) -> dict[str, Any]:
-        return {"unencodable": object()}
-
-
 class Gated(Counter):
     """Releases ``entered`` when a step starts, then blocks until ``gate`` is released."""
 

@@ -1,4 +1,4 @@
-"""Links between the documents, pages that code names, a program of theirs, one version number and list of checks."""
+"""Links between the documents, pages that code names, one version number, and one list of quick checks."""
 
 from __future__ import annotations
 
@@ -76,10 +76,3 @@ def test_make_check_runs_every_hook() -> None:
     recipe = (REPOSITORY / "Makefile").read_text("utf-8").replace("$(BIN)", ".venv/bin")
     assert local["repo"] == "local" and len(local["hooks"]) == 4
     assert [hook["id"] for hook in local["hooks"] if f"\t{hook['entry']}" not in recipe] == []
-
-
-def test_the_documented_program_is_the_one_that_is_tested() -> None:
-    program = (REPOSITORY / "tests" / "ray" / "program.py").read_text("utf-8").replace("  # noqa: T201", "")
-    document = (REPOSITORY / "docs/run/many-machines.md").read_text("utf-8")
-    assert f"```python\n{program}```\n" in document
-    assert len(program.splitlines()) <= 12

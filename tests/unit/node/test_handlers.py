@@ -216,32 +216,17 @@ def test_an_invalid_budget_is_a_bad_request(send: Send, budget: object) -> None:
     assert (error["code"], "$.budget" in error["message"]) == ("bad_request", True)
 
 
-def test_an_interrupted_batch_may_resume_with_another_budget(
-    workspace: Workspace, handler: ControlHandler, send: Send
-) -> None:
-    batch_id = str(ULID())
-    request = {"batch_id": batch_id, "envs": ["Maze"], "agent": "oracle", "budget": {"tokens": 5}}
-    for _ in range(2):
-        assert send("start", **request)["result"][0]["status"] == "queued"
-    changed = {**request, "budget": {"tokens": 9, "errors_in_a_row": 2}}
-    assert "differs in budget" in send("start", **changed)["error"]["message"]
-    handler.queue.set_status(batch_id, "interrupted")
-    assert send("start", **{**changed, "resume": True})["result"][0]["status"] == "queued"
-    queued = handler.queue.get(batch_id)
-    assert queued is not None
-    assert queued.spec.budget == Budget(tokens=9, errors_in_a_row=2)
-
-
-def test_an_interrupted_batch_may_resume_with_another_concurrency_and_other_workers(
+def test_an_interrupted_batch_may_resume_with_another_budget_concurrency_and_other_workers(
     handler: ControlHandler, send: Send
 ) -> None:
     request: dict[str, Any] = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle"}
-    request |= {"repeat": 2, "concurrency": 8}
+    request |= {"repeat": 2, "concurrency": 8, "budget": {"tokens": 5}}
     (started,) = send("start", **request)["result"]
     assert (started["concurrency"], started["workers"], started["warning"]) == (8, None, None)
-    changed = {**request, "concurrency": 3, "workers": 2, "resume": True}
+    budget = {"tokens": 9, "errors_in_a_row": 2}
+    changed = {**request, "concurrency": 3, "workers": 2, "budget": budget, "resume": True}
     refused = send("start", **changed)["error"]  # it is not interrupted
-    assert "differs in concurrency, workers" in refused["message"]
+    assert "differs in concurrency, workers, budget" in refused["message"]
     handler.queue.set_status(request["batch_id"], "interrupted")
     refused = send("start", **{**changed, "concurrency": 257})["error"]
     assert "concurrency is 257; a batch plays at most 256 episodes at a time" in refused["message"]
@@ -249,8 +234,9 @@ def test_an_interrupted_batch_may_resume_with_another_concurrency_and_other_work
     for _ in range(2):  # a repeated request has no effect
         (resumed,) = send("start", **changed)["result"]
         assert (resumed["status"], resumed["concurrency"], resumed["workers"]) == ("queued", 3, 2)
-    listed = send("list")["result"]["batches"]
+    listed, queued = send("list")["result"]["batches"], handler.queue.get(request["batch_id"])
     assert [batch["workers"] for batch in listed] == [2]
+    assert queued is not None and queued.spec.budget == Budget(tokens=9, errors_in_a_row=2)
     invalid = send("start", **{**request, "batch_id": str(ULID()), "workers": "slurm"})["error"]
     assert (invalid["code"], "$.workers" in invalid["message"]) == ("bad_request", True)
 

@@ -19,7 +19,7 @@ from runner.events.live import EpisodeStarted
 from runner.pool.worker import Worker
 from runner.store import EpisodeRecord, EpisodeStore
 from runner.store.journal import EpisodeJournal, journal_path
-from runner.store.parts import Decided, Ended, Free, Part, Unjournaled
+from runner.store.parts import Decided, Ended, Free, Part
 from runner.types import BatchProgress, ErrorInfo, Limits, Outcome, Tokens, WorkerCounts
 from runner.util.files import TEMPORARY_SUFFIX, file_lock
 from runner.worker.frames import Command, Play, Watch, WorkerFrame, encode_frame
@@ -363,27 +363,6 @@ def test_a_batch_without_a_thread_for_its_worker_is_interrupted(
     result = batch.result()
     assert (result.status, result.interrupted_by, result.n_episodes) == ("interrupted", "workers", 0)
     assert (result.interruption or "").startswith("worker 0 cannot be started: no more threads")
-
-
-def test_a_worker_without_room_for_its_journal_plays_on_and_the_batch_stops_after_the_shortage(
-    workspace: Workspace,
-) -> None:
-    def run_out(play: Play) -> list[WorkerFrame]:
-        problem = Unjournaled(episode_id=play.header.episode_id, problem="too many files", shortage="open files")
-        return [problem, *episode_frames(play.header)]
-
-    result = PooledBatch(workspace, each_time(run_out), repeat=9, concurrency=1).result()
-    assert (result.status, result.interrupted_by, result.outcomes) == ("interrupted", "resources", {"success": 1})
-    assert (result.interruption or "").startswith("no more open files (the limit is ")
-
-
-def test_a_journal_that_fails_without_a_shortage_ends_nothing(workspace: Workspace) -> None:
-    def fail(play: Play) -> list[WorkerFrame]:
-        first, *others = episode_frames(play.header)
-        return [first, Unjournaled(episode_id=play.header.episode_id, problem="the disk is full"), *others]
-
-    result = PooledBatch(workspace, each_time(fail), repeat=3).result()
-    assert (result.status, result.outcomes, result.problems) == ("completed", {"success": 3}, [])
 
 
 @pytest.mark.parametrize("n_sent", [0, 1, 2, 3])
