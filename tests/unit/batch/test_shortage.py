@@ -359,14 +359,11 @@ def test_episodes_of_a_profile_with_prices_name_its_currency(
     assert {item.currency for item in started if isinstance(item, EpisodeStarted)} == {currency}
 
 
-def test_the_reason_has_the_currency_and_all_digits_of_a_small_cost() -> None:
+def test_the_reason_has_currency_and_all_digits_of_a_small_cost_and_the_episodes_without_one() -> None:
     header = episode_header()
     record = finished_record(header, make_trajectory(header, [make_step(0, cost=0.000044)]))
     reason = BudgetWatch(Budget(cost=0.00003), "EUR").add(record)
     assert reason == "its episodes cost 0.000044 EUR, the budget is 0.00003 EUR"
-
-
-def test_the_reason_counts_the_episodes_whose_cost_is_unknown() -> None:
     watch, reason = BudgetWatch(Budget(cost=1.0)), None
     for costs in ([None, 0.4], [None], [], [0.6]):
         header = episode_header()
