@@ -223,18 +223,6 @@ def test_a_changed_file_is_not_announced_again(index: EpisodeIndex, outbox: Outb
     assert outbox.pending(LOCAL, 9) == []
 
 
-def test_a_deleted_file_is_not_announced_and_a_restored_one_is(index: EpisodeIndex, outbox: Outbox) -> None:
-    recording = _new_episode(index)
-    recording.record_episode()
-    content, event = recording.file.read_bytes(), _event_of(index)
-    recording.file.unlink()
-    index.reconcile()
-    assert (outbox.pending(LOCAL, 9), outbox.n_pending([LOCAL])) == ([], 0)
-    recording.file.write_bytes(content)
-    index.reconcile()
-    assert outbox.pending(LOCAL, 9) == [event]
-
-
 def test_a_file_that_is_restored_after_its_delivery_is_not_announced_again(
     index: EpisodeIndex, outbox: Outbox, clock: ManualWallClock
 ) -> None:

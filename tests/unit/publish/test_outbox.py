@@ -224,7 +224,7 @@ def _add_acknowledged(outbox: Outbox, n: int = 4) -> None:
     outbox.ack(LOCAL, [Ack(f"episode:{number}", "S", number) for number in range(1, n + 1)])
 
 
-def test_the_lost_tail_of_a_stream_is_pending_again(outbox: Outbox) -> None:
+def test_the_lost_tail_of_a_stream_and_all_events_of_a_recreated_one_are_pending_again(outbox: Outbox) -> None:
     assert outbox.reconcile_stream(LOCAL, "S", created=NOW, last_seq=0) == 0
     _add_acknowledged(outbox)
     assert outbox.reconcile_stream(LOCAL, "S", created=NOW, last_seq=4) == 0
@@ -232,20 +232,9 @@ def test_the_lost_tail_of_a_stream_is_pending_again(outbox: Outbox) -> None:
     assert outbox.reconcile_stream("egress", "S", created=NOW, last_seq=0) == 0
     assert outbox.reconcile_stream(LOCAL, "S", created=NOW, last_seq=2) == 2
     assert pending_ids(outbox) == ["episode:3", "episode:4"]
-
-
-def test_all_events_of_a_recreated_stream_are_pending_again(outbox: Outbox) -> None:
-    outbox.reconcile_stream(LOCAL, "S", created=NOW, last_seq=0)
-    _add_acknowledged(outbox)
-    assert outbox.reconcile_stream(LOCAL, "S", created=NOW + timedelta(seconds=1), last_seq=9) == 4
-    assert len(pending_ids(outbox)) == 4
-
-
-def test_events_without_a_stream_are_not_sent_again(outbox: Outbox) -> None:
-    outbox.add(event(1))
-    outbox.ack(LOCAL, [Ack("episode:1")])
-    assert outbox.reconcile_stream(LOCAL, "S", created=NOW, last_seq=0) == 0
-    assert pending_ids(outbox) == []
+    outbox.ack(LOCAL, [Ack("episode:3"), Ack("episode:4", "S", 9)])
+    assert outbox.reconcile_stream(LOCAL, "S", created=NOW + timedelta(seconds=1), last_seq=9) == 3
+    assert pending_ids(outbox) == ["episode:1", "episode:2", "episode:4"], "an event without a stream is not sent again"
 
 
 def test_events_are_reported_after_each_new_event(outbox: Outbox) -> None:

@@ -197,12 +197,9 @@ def test_a_loop_is_up_to_four_steps_three_times_in_a_row(
     assert flags == (() if start is None else (Flag("loop", start),))
 
 
-def test_three_invalid_actions_in_a_row_are_flagged_where_they_begin() -> None:
+def test_three_invalid_or_refused_actions_in_a_row_are_flagged_where_they_begin() -> None:
     assert flags_of(ended(steps("aBaBCDa"))) == (Flag("invalid", 3),)
     assert flags_of(ended(steps("ABaCD"))) == ()
-
-
-def test_three_refused_actions_in_a_row_are_flagged_where_they_begin() -> None:
     played = steps("abcdef")
     for index in (0, 2, 3, 4):
         played[index].action = Action("go", refused=True)

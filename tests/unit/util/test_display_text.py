@@ -98,10 +98,6 @@ def test_a_truncated_text_ends_with_the_number_of_omitted_characters() -> None:
     assert len(shown) <= 30
 
 
-def test_newline_and_tab_are_visible_in_one_line() -> None:
-    assert one_line("a\n\tb") == "a␊␉b"
-
-
 def test_the_time_to_sanitize_depends_only_on_the_limit() -> None:
     huge = "\x1b" * 10_000_000
     start = thread_time()
@@ -268,6 +264,7 @@ def test_marks_without_a_base_get_one(before: str) -> None:
 def test_a_mark_after_a_replaced_character_belongs_to_its_symbol() -> None:
     assert sanitize(f"\x1b{ACUTE}") == f"␛{ACUTE}"
     assert one_line(f"a\n{ACUTE}") == f"a␊◌{ACUTE}"
+    assert one_line("a\n\tb") == "a␊␉b"
 
 
 @pytest.mark.parametrize(
