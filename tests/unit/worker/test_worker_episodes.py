@@ -464,22 +464,6 @@ def test_all_work_runs_on_the_same_thread_and_loop(reports: Reports) -> None:
     assert loops[0] is loops[1]
 
 
-def test_an_exception_is_reported_and_the_worker_continues(reports: Reports) -> None:
-
-    async def fail() -> None:
-        raise SystemExit(4)
-
-    async def succeed() -> None:
-        pass
-
-    worker = EpisodeThread()
-    worker.submit(fail, reports.put)
-    assert isinstance(reports.get(timeout=10), SystemExit)
-    worker.submit(succeed, reports.put)
-    assert reports.get(timeout=10) is None
-    worker.close()
-
-
 def test_interrupt_cancels_pending_awaits(reports: Reports) -> None:
     entered = threading.Event()
 
@@ -501,7 +485,7 @@ def test_a_base_exception_is_reported_and_the_worker_continues(reports: Reports)
         pass
 
     worker = EpisodeThread()
-    for kind in (Panic, KeyboardInterrupt, GeneratorExit):
+    for kind in (SystemExit, Panic, KeyboardInterrupt, GeneratorExit):
 
         async def fail(kind: type[BaseException] = kind) -> None:
             raise kind
