@@ -13,7 +13,6 @@ from syrupy.assertion import SnapshotAssertion
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from agentgym_tui.app import Console
 from tests.support.console.pilot import SIZE, SMALL, wait_for_text
 
 LARGE: Final = (200, 50)
@@ -62,4 +61,4 @@ class Pictures:
         return path.read_text("utf-8") if path.exists() else None
 
 
-PicturesOf = Callable[[Console], AbstractAsyncContextManager[Pictures]]
+PicturesOf = Callable[..., AbstractAsyncContextManager[Pictures]]

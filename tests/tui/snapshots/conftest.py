@@ -17,8 +17,8 @@ def pictures_of(snapshot: SnapshotAssertion, utc: None) -> PicturesOf:
     """Return a function that runs a console and compares its screens with stored pictures."""
 
     @asynccontextmanager
-    async def run(app: Console) -> AsyncIterator[Pictures]:
-        async with app.run_test(size=SMALL, notifications=True) as pilot:
+    async def run(app: Console, size: tuple[int, int] = SMALL) -> AsyncIterator[Pictures]:
+        async with app.run_test(size=size, notifications=True) as pilot:
             await wait_until(pilot, lambda: app.focused is not None, "the panes")
             yield Pictures(pilot, snapshot.use_extension(SVGImageExtension))
 

@@ -97,15 +97,17 @@ async def test_live_without_a_node(pictures_of: PicturesOf) -> None:
         await pictures.compare("live", texts=("Nothing is running yet", "opened files"))
 
 
-async def test_panes_of_live_are_focused_resized_turned_and_zoomed(pictures_of: PicturesOf) -> None:
+async def test_panes_of_live_are_turned_zoomed_and_resized(pictures_of: PicturesOf) -> None:
     async with pictures_of(console_app(FakeSession(full_store()))) as pictures:
         await pictures.show(texts=("task 3", "guess 6"))
         await pictures.compare("trace", "v", texts=("▌Trace",))
-        await pictures.compare("zoomed", "z", texts=("▌Trace", "env.step"), sizes=(SIZE,))
-        await pictures.compare("rewards", "z", "v", texts=("▌Rewards",))
+        await pictures.compare("rewards", "v", texts=("▌Rewards",))
         texts = ("task 3", "guess 6", "following", "3/10")
         await pictures.compare("busy", "v", "tab", "tab", texts=texts, sizes=ALL_SIZES)
-        await pictures.compare("resized", "plus", "plus", "plus", texts=("task 3", "▌"), sizes=(SIZE,))
+    async with pictures_of(console_app(FakeSession(full_store())), SIZE) as pictures:
+        await pictures.compare("resized", "tab", "plus", "plus", "plus", texts=("task 3", "▌"), sizes=(SIZE,))
+        await pictures.show("v", texts=("▌Trace",))
+        await pictures.compare("zoomed", "z", texts=("▌Trace", "env.step"), sizes=(SIZE,))
 
 
 async def test_live_while_a_model_streams(pictures_of: PicturesOf) -> None:
@@ -114,7 +116,7 @@ async def test_live_while_a_model_streams(pictures_of: PicturesOf) -> None:
 
 
 async def test_live_with_a_step_from_the_fallback_endpoint(pictures_of: PicturesOf) -> None:
-    async with pictures_of(console_app(FakeSession(streaming_store(fallback=True)))) as pictures:
+    async with pictures_of(console_app(FakeSession(streaming_store(fallback=True))), SIZE) as pictures:
         await pictures.show("tab", texts=("tokens/s",))
         await pictures.compare("live", "k", texts=("not following (G)", "step 1"), sizes=(SIZE,))
 
