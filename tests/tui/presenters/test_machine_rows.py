@@ -505,7 +505,7 @@ def test_no_secret_of_a_cause_an_address_or_a_step_is_shown() -> None:
 
 def test_trends_are_drawn_from_the_oldest_to_the_newest() -> None:
     assert sparkline((0.0, 50.0, None, 100.0), 10, 100.0) == "▁▄ █"
-    assert sparkline((1.0, 2.0, 4.0), 2) == "▄█"
+    assert sparkline((1.0, 2.0, 4.0), 2) == "▄█" and sparkline([], 10, 1.0) == ""
     assert sparkline((-1.7e308, 1e-300), 2) == "▁█" and sparkline((1.7e308, 0.0), 2, 100.0) == "█▁"
     assert sparkline((math.nan, math.inf, None), 5) == "" and sparkline((1.0,), 0) == ""
     store = busy_store()

@@ -98,21 +98,15 @@ def test_only_the_last_lines_of_a_log_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_help_and_version_need_no_terminal() -> None:
+def test_help_and_version_need_no_terminal_and_wrong_arguments_print_the_usage() -> None:
     assert run_console("--version").stdout.startswith("agentgym-tui ")
     for arguments in ((), ("--help",), ("launch", "--help"), ("watch", "--help"), ("open", "--help")):
         done = run_console(*arguments)
         assert (done.returncode, done.stderr) == (0, "") and "usage: agentgym-tui" in done.stdout
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [("nonsense",), ("open",), ("watch", "--since", "yesterday"), ("launch", "--nats", "x"), ("--data-dir",)],
-)
-@pytest.mark.long
-def test_wrong_arguments_print_the_usage(arguments: tuple[str, ...]) -> None:
-    done = run_console(*arguments)
-    assert done.returncode == 2 and "usage:" in done.stderr
+    wrong = (("nonsense",), ("open",), ("watch", "--since", "yesterday"), ("launch", "--nats", "x"), ("--data-dir",))
+    for arguments in wrong:
+        done = run_console(*arguments)
+        assert done.returncode == 2 and "usage:" in done.stderr
 
 
 @pytest.mark.long

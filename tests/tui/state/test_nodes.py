@@ -86,20 +86,6 @@ def test_no_silent_node_is_lost_while_the_bus_is_stalled_or_disconnected(
     assert lost_flags(run_store) == [True]
 
 
-def test_a_lost_node_stays_lost_when_the_bus_stalls(run_store: RunStore, clock: FakeClock) -> None:
-    run_store.set_link(BusLink("connected"))
-    run_store.apply_events([live(heartbeat())])
-    run_store.mark_node_lost(NODE)
-    run_store.set_link(BusLink("stalled"))
-    assert lost_flags(run_store) == [True]
-    run_store.apply_events([live(heartbeat())])
-    run_store.set_link(BusLink("connected"))
-    clock.at += 11
-    run_store.tick()
-    run_store.set_link(BusLink("stalled"))
-    assert lost_flags(run_store) == [True]
-
-
 def test_a_subscription_notice_disappears_after_a_minute(run_store: RunStore, clock: FakeClock) -> None:
     run_store.apply_events([Notice(kind="reconnected", text="connected again")])
     assert (run_store.notice_list.newest is not None, run_store.next_tick_s) == (True, 60.0)
@@ -112,15 +98,24 @@ def test_a_subscription_notice_disappears_after_a_minute(run_store: RunStore, cl
     assert (run_store.notice_list.newest, run_store.version, run_store.next_tick_s) == (None, version + 1, math.inf)
 
 
-def test_marking_a_node_lost_takes_effect_at_once(run_store: RunStore) -> None:
+def test_marking_a_node_lost_takes_effect_at_once_and_stays_when_the_bus_stalls(
+    run_store: RunStore, clock: FakeClock
+) -> None:
+    run_store.set_link(BusLink("connected"))
     run_store.apply_events([live(heartbeat(), started(0))])
     run_store.mark_node_lost("another one")
     assert lost_flags(run_store) == [False]
     run_store.mark_node_lost(NODE)
+    run_store.set_link(BusLink("stalled"))
     assert lost_flags(run_store) == [True]
     assert [each.node_lost for each in run_store.running_episodes()] == [True]
     run_store.apply_events([live(heartbeat())])
     assert lost_flags(run_store) == [False]
+    run_store.set_link(BusLink("connected"))
+    clock.at += 11
+    run_store.tick()
+    run_store.set_link(BusLink("stalled"))
+    assert lost_flags(run_store) == [True]
 
 
 def test_the_last_steps_of_an_interrupted_episode_are_missing_until_its_file_is_read(run_store: RunStore) -> None:
