@@ -113,6 +113,10 @@ def test_what_is_not_known_is_said_in_words() -> None:
     busy_host(store)
     assert f"GPU no GPU has been reported by {NODE}" in texts(store)
     assert "the nodes play 1 episode in their own processes, without workers" in texts(store)
+    store = empty_store()
+    store.apply_list(node_list(batch_state(1, "queued", workers=WorkerCounts(n=2))))
+    store.apply_events([durable(completed(1))])
+    assert "nothing runs" in texts(store), "finished and waiting batches are not listed"
 
 
 def link(status: Any, cause: str) -> Callable[[RunStore], None]:  # noqa: ANN401
@@ -441,14 +445,11 @@ def test_a_console_that_cannot_send_commands_names_no_keys_for_them() -> None:
     assert len(steps) == 3 and not any("press" in step for step in steps)
 
 
-def test_a_short_peak_of_the_load_is_no_problem() -> None:
+def test_problems_that_fail_come_first_and_the_cursor_goes_around_them() -> None:
     store = busy_store()
     busy_host(store, n=2)
     busy_host(store, cpu=100.0, n=1)
-    assert problems(store) == []
-
-
-def test_problems_that_fail_come_first_and_the_cursor_goes_around_them() -> None:
+    assert problems(store) == [], "a short peak of the load is no problem"
     store = busy_store()
     busy_host(store, cpu=99.0)
     health(model_health("vllm", "down", "refused"))(store)
@@ -531,13 +532,6 @@ def test_the_rate_of_live_items_is_sampled_by_the_clock() -> None:
         store.apply_events([live(heartbeat(), heartbeat())])
     assert store.trends.get("items", "")[-1] == 1.0
     assert any("1.0 items/s" in each for each in texts(store))
-
-
-def test_finished_and_waiting_batches_are_not_listed() -> None:
-    store = empty_store()
-    store.apply_list(node_list(batch_state(1, "queued", workers=WorkerCounts(n=2))))
-    store.apply_events([durable(completed(1))])
-    assert "nothing runs" in texts(store)
 
 
 def test_an_external_broker_without_the_earlier_events_has_a_note_that_counts_as_no_problem() -> None:

@@ -52,11 +52,8 @@ def test_repeated_ids_with_many_children_take_little_memory() -> None:
         tracemalloc.stop()
     assert len(rows) == len(spans)
     assert peak < 5 << 20
-
-
-def test_the_indentation_of_deep_trees_is_limited() -> None:
     rows = SpanRows([span(number, parent=number - 1, start=number) for number in range(5_000)])
-    assert names(rows)[-1] == " " * 24 + "step"
+    assert names(rows)[-1] == " " * 24 + "step", "the indentation of deep trees is limited"
 
 
 def test_one_step_has_its_own_axis_and_the_legend_has_the_colors_of_its_bars() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -85,18 +86,6 @@ async def test_screens_of_a_node_that_has_run_nothing(pictures_of: PicturesOf, m
         await pictures.compare("model form", "ctrl+o", *typed, "enter", "enter", texts=texts)
 
 
-async def test_live_with_the_last_episode(pictures_of: PicturesOf) -> None:
-    session = empty_session()
-    session.store.apply_stored([row(2), row(1, success=False, outcome=Outcome.FAILURE, reward=0.25), row(0)])
-    async with pictures_of(console_app(session)) as pictures:
-        await pictures.compare("live", texts=("last episode", "guess 2"))
-
-
-async def test_live_without_a_node(pictures_of: PicturesOf) -> None:
-    async with pictures_of(console_app(FakeSession(RunStore()))) as pictures:
-        await pictures.compare("live", texts=("Nothing is running yet", "opened files"))
-
-
 async def test_panes_of_live_are_turned_zoomed_and_resized(pictures_of: PicturesOf) -> None:
     async with pictures_of(console_app(FakeSession(full_store()))) as pictures:
         await pictures.show(texts=("task 3", "guess 6"))
@@ -110,20 +99,31 @@ async def test_panes_of_live_are_turned_zoomed_and_resized(pictures_of: Pictures
         await pictures.compare("zoomed", "z", texts=("▌Trace", "env.step"), sizes=(SIZE,))
 
 
-async def test_live_while_a_model_streams(pictures_of: PicturesOf) -> None:
-    async with pictures_of(console_app(FakeSession(streaming_store()))) as pictures:
-        await pictures.compare("live", "tab", texts=("gateway · ≈ 18 tokens/s", "guess"))
+def ended_session() -> FakeSession:
+    session = empty_session()
+    session.store.apply_stored([row(2), row(1, success=False, outcome=Outcome.FAILURE, reward=0.25), row(0)])
+    return session
+
+
+@pytest.mark.parametrize(
+    ("session_of", "texts"),
+    [
+        (ended_session, ("last episode", "guess 2")),
+        (lambda: FakeSession(RunStore()), ("Nothing is running yet", "opened files")),
+        (lambda: FakeSession(streaming_store()), ("gateway · ≈ 18 tokens/s", "guess")),
+        (error_session, ("✗ disconnected", "connection refused", "✗ node lost")),
+    ],
+    ids=["ended", "no node", "streaming", "node lost"],
+)
+async def test_live(pictures_of: PicturesOf, session_of: Callable[[], FakeSession], texts: tuple[str, ...]) -> None:
+    async with pictures_of(console_app(session_of())) as pictures:
+        await pictures.compare("live", texts=texts)
 
 
 async def test_live_with_a_step_from_the_fallback_endpoint(pictures_of: PicturesOf) -> None:
     async with pictures_of(console_app(FakeSession(streaming_store(fallback=True))), SIZE) as pictures:
         await pictures.show("tab", texts=("tokens/s",))
         await pictures.compare("live", "k", texts=("not following (G)", "step 1"), sizes=(SIZE,))
-
-
-async def test_live_with_a_lost_node(pictures_of: PicturesOf) -> None:
-    async with pictures_of(console_app(error_session())) as pictures:
-        await pictures.compare("live", texts=("✗ disconnected", "connection refused", "✗ node lost"))
 
 
 async def test_live_with_hostile_text(pictures_of: PicturesOf) -> None:

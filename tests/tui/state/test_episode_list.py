@@ -39,16 +39,13 @@ def test_stored_and_running_episodes_share_a_list_newest_first_unreadable_files_
     assert (episodes.n_episodes, episodes.n_running, episodes.n_unreadable) == (4, 1, 1)
 
 
-def test_a_stored_row_takes_precedence_over_the_live_episode() -> None:
+def test_a_stored_row_takes_precedence_over_a_live_episode_whose_start_and_end_change_the_list() -> None:
     episodes = episode_list(1)
     episodes.update_live([episode(0, outcome=None)])
     assert episodes.get(episode_id(0)) == row(0)
     assert episodes.n_running == 0
     assert episodes.update_live([episode(6, outcome=None), episode(7, outcome=None, node_lost=True)])
     assert episodes.n_running == 1
-
-
-def test_the_list_changes_only_when_a_live_episode_starts_or_ends() -> None:
     episodes, running = episode_list(), episode(5, outcome=None)
     assert episodes.update_live([running])
     running.reward = 3.0
@@ -135,13 +132,10 @@ def test_a_row_has_one_safe_cell_per_column() -> None:
         assert not any(has_unsafe_chars(cell.text) or "\n" in cell.text for cell in line)
         assert max(len(cell.text) for cell in line) <= MAX_LINE_CHARS + 2
     assert rows.key(3) == str(UNREADABLE.path)
-
-
-def test_an_unreadable_file_shows_its_reason_without_its_folder() -> None:
-    episodes = EpisodeList()
     path = Path("/srv/a/folder/with/a/long/name/x.json")
     episodes.set_stored([], [UnreadableFile(path, f"{path} is damaged: JSON ends too early")])
-    assert line_text(EpisodeRows(episodes).line(0, 80)) == "✗ unreadablex.json is damaged: JSON ends too early"
+    shown = line_text(EpisodeRows(episodes).line(len(episodes.shown) - 1, 80))
+    assert shown == "✗ unreadablex.json is damaged: JSON ends too early", "without its folder"
 
 
 def test_the_heading_is_safe_for_every_kind_of_entry() -> None:

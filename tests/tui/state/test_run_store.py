@@ -251,12 +251,6 @@ def test_errors_are_counted_apart_for_models_and_baselines(run_store: RunStore) 
     assert wordle.last_reward == 0.75
 
 
-def test_a_batch_that_only_its_end_reports_shows_how_much_was_planned(run_store: RunStore) -> None:
-    stopped = batch_completed(0, n_episodes=4, n_planned=20, status="interrupted")
-    run_store.apply_events([durable(stopped), durable(batch_completed(1, n_episodes=4))])
-    assert [(batch.n_done, batch.n_planned) for batch in run_store.batches.values()] == [(4, 20), (4, 4)]
-
-
 def test_the_success_rate_of_a_batch_covers_its_rated_episodes(run_store: RunStore) -> None:
     run_store.apply_events([live(progress(0, n_done=12, n_planned=20, n_success=6, n_rated=6, errors=6))])
     batch = run_store.batches[batch_id(0)]
@@ -267,14 +261,18 @@ def test_the_success_rate_of_a_batch_covers_its_rated_episodes(run_store: RunSto
     run_store.apply_events([durable(batch_completed(1, n_episodes=4, success_rate=None, n_rated=0, n_errors=4))])
     broken = run_store.batches[batch_id(1)]
     assert (broken.n_done, broken.n_rated, broken.n_success, broken.n_errors) == (4, 0, 0, 4)
-
-
-def test_a_batch_of_an_older_node_has_no_error_count(run_store: RunStore) -> None:
-    run_store.apply_events([live(progress(0)), durable(batch_completed(1))])
-    counts = [(batch.n_done, batch.n_rated, batch.n_success, batch.n_errors) for batch in run_store.batches.values()]
-    assert counts == [(3, 3, 2, 0), (10, 10, 7, 0)]
-    run_store.apply_events([durable(batch_completed(0))])
-    assert (run_store.batches[batch_id(0)].n_success, run_store.batches[batch_id(0)].n_rated) == (2, 3)
+    stopped = batch_completed(2, n_episodes=4, n_planned=20, status="interrupted")
+    run_store.apply_events([durable(stopped), durable(batch_completed(3, n_episodes=4))])
+    ends = [run_store.batches[batch_id(n)] for n in (2, 3)]
+    assert [(each.n_done, each.n_planned) for each in ends] == [(4, 20), (4, 4)]
+    run_store.apply_events([live(progress(4)), durable(batch_completed(5))])  # of an older node, without errors
+    old = [run_store.batches[batch_id(n)] for n in (4, 5)]
+    assert [(each.n_done, each.n_rated, each.n_success, each.n_errors) for each in old] == [
+        (3, 3, 2, 0),
+        (10, 10, 7, 0),
+    ]
+    run_store.apply_events([durable(batch_completed(4))])
+    assert (old[0].n_success, old[0].n_rated) == (2, 3)
 
 
 def test_the_oldest_finished_episodes_are_evicted() -> None:
