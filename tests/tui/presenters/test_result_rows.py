@@ -88,8 +88,8 @@ def test_a_histogram_leaves_empty_bins_empty_and_a_few_rewards_are_listed() -> N
     assert lines[0].endswith("rewards of 13 scored episodes") and "62% of them from 0.95 to 1" in lines[1]
     assert lines[2].split() == ["0", "1"]
     assert [cell.text for line in histogram_lines(None) for cell in line] == ["no scored episodes"]
-    lines = histogram_lines(Histogram(0.0, 1.0, [1, 0, 2], [1.0, 0.25, 0.75]))
-    assert [line_text(line) for line in lines] == ["rewards of 3 scored episodes, the newest last: 1 · 0.25 · 0.75"]
+    listed = histogram_lines(Histogram(0.0, 1.0, [1, 0, 2], [1.0, 0.25, 0.75]))
+    assert [line_text(line) for line in listed] == ["rewards of 3 scored episodes, the newest last: 1 · 0.25 · 0.75"]
 
 
 def test_what_a_cluster_quotes_is_safe_in_every_line() -> None:

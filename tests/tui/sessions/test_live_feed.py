@@ -232,8 +232,8 @@ async def test_decoding_pauses_for_a_turn_after_a_slice_of_time_of_any_length(
 
 def test_each_connection_state_maps_to_a_link_state_but_a_closed_one() -> None:
     for status in ("connecting", "connected", "stalled", "disconnected"):
-        link = link_from_state(BusState(status, reason="why"), "nats://x:1")  # type: ignore[arg-type]
-        assert link == BusLink(status, "why", "nats://x:1")  # type: ignore[arg-type]
+        link = link_from_state(BusState(status, reason="why"), "nats://x:1")
+        assert link == BusLink(status, "why", "nats://x:1")
     assert link_from_state(BusState("closed", reason="why"), "nats://x:1") is None
 
 

@@ -104,8 +104,8 @@ def test_help_and_version_need_no_terminal_and_wrong_arguments_print_the_usage()
         done = run_console(*arguments)
         assert (done.returncode, done.stderr) == (0, "") and "usage: agentgym-tui" in done.stdout
     wrong = (("nonsense",), ("open",), ("watch", "--since", "yesterday"), ("launch", "--nats", "x"), ("--data-dir",))
-    for arguments in wrong:
-        done = run_console(*arguments)
+    for each in wrong:
+        done = run_console(*each)
         assert done.returncode == 2 and "usage:" in done.stderr
 
 
