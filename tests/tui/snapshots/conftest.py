@@ -20,6 +20,7 @@ def pictures_of(snapshot: SnapshotAssertion, utc: None) -> PicturesOf:
     async def run(app: Console, size: tuple[int, int] = SMALL) -> AsyncIterator[Pictures]:
         async with app.run_test(size=size, notifications=True) as pilot:
             await wait_until(pilot, lambda: app.focused is not None, "the panes")
+            await pilot.pause()
             yield Pictures(pilot, snapshot.use_extension(SVGImageExtension))
 
     return run

@@ -71,15 +71,16 @@ def hostile_bus() -> FakeSession:
 
 
 async def test_messages_of_a_busy_bus(pictures_of: PicturesOf) -> None:
+    texts = ('"n_episodes": 10',)
     async with pictures_of(console_app(busy_bus())) as pictures:
-        texts = ('"n_episodes": 10',)
         await pictures.compare("messages", "3", texts=texts, sizes=(SMALL, LARGE))
+    async with pictures_of(console_app(busy_bus()), SIZE) as pictures:
+        await pictures.show("3", texts=texts)
         sort_and_widen = ("plus", "t", "o", "greater_than_sign", "greater_than_sign")
         await pictures.compare("sorted", *sort_and_widen, texts=texts, sizes=(SIZE,))
-    async with pictures_of(console_app(busy_bus())) as pictures:
+    async with pictures_of(console_app(busy_bus()), SIZE) as pictures:
         await pictures.show("3", texts=texts)
-        keys = ("k", "v", "v", "v", "space", "t")
-        await pictures.compare("headers", *keys, sizes=(SIZE, SMALL))
+        await pictures.compare("headers", "k", "v", "v", "v", "space", "t", sizes=(SIZE, SMALL))
 
 
 async def test_hex_view_of_hostile_messages(pictures_of: PicturesOf) -> None:
