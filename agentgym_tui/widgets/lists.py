@@ -131,7 +131,7 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         self._unmeasured: tuple[int, int] | None = None  # what ``scroll_to_found`` was to show before the first layout
 
     def scroll_to_found(self, index: int, number: int = 0) -> None:
-        """Scroll sideways until the found place with this number in line ``index`` is visible, once there is a width."""
+        """Scroll sideways until this place in line ``index`` is visible; without a width yet, once there is one."""
         self._unmeasured = None if self.outer_size.width else (index, number)
         if self._unmeasured is not None:
             return
