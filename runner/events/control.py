@@ -373,6 +373,9 @@ class NodeList(msgspec.Struct, kw_only=True):
         Meta(description="what the queue file had lost when the node started, and what was restored; null: nothing"),
     ] = None
     n_waiting: Annotated[int | None, Meta(description="number of all waiting batches; null in older replies")] = None
+    batteries: Annotated[
+        dict[str, list[str]], Meta(description="environments by the tier of the profile; {} in older replies")
+    ] = msgspec.field(default_factory=dict)
 
 
 RESULTS: Final[dict[Op, Any]] = {

@@ -495,9 +495,13 @@ class ControlHandler(msgspec.Struct, frozen=True):
 
     def _list(self) -> NodeList:
         listed = self.queue.listed(n_waiting=MAX_LISTED_WAITING, n_others=MAX_LISTED_OTHERS)
+        batteries: dict[str, list[str]] = {}
+        for tier, entry in self.profile.tiered_entries():
+            batteries.setdefault(tier, []).append(entry.name)
         return NodeList(
             batches=list(map(self._state, listed)),
-            envs=[entry.name for _, entry in self.profile.tiered_entries()],
+            envs=[env for envs in batteries.values() for env in envs],
+            batteries=batteries,
             agents=plugins.registered_names(plugins.AGENTS),
             models=self.models.names,
             storage=self.batch_player.storage_problem,

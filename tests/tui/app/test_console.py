@@ -17,9 +17,9 @@ from agentgym_tui.screens.base import ConsoleScreen, DialogScreen
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.episode_lists import EpisodesScreen
 from agentgym_tui.screens.live import LiveScreen
-from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
+from runner.client.node_client import ControlRequestError
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, files_session
 from tests.support.console.pilot import screen_text, wait_for_no_text, wait_for_text, wait_until
 from tests.support.console.samples import FakeClock, ended, heartbeat, hostile_store, live

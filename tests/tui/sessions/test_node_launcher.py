@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from agentgym_tui import cli
-from agentgym_tui.sessions.node import (
+from runner.client.node_folder import (
     LaunchOptions,
     NodeStartError,
     StateLocation,
