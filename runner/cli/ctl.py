@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 
 from runner.cli.arguments import Options, add_run_options, add_state_options, at_least, subcommand_parser
-from runner.cli.terminal import ascii_json, output_stream, print_json, print_stderr, print_table, print_text
+from runner.cli.terminal import ascii_json, output_stream, print_json, print_stderr, print_table, print_text, safe_text
 from runner.client.follow import (
     BatchItem,
     EpisodeDetails,
@@ -20,6 +20,7 @@ from runner.client.follow import (
     Follower,
     FollowItem,
     GapItem,
+    Shown,
     StepItem,
     episode_details,
 )
@@ -68,7 +69,7 @@ class Ctl:
         self.client: NodeClient = node.client
         self.quote = Quotes(content=options.content)
 
-    async def list(self) -> Listing:
+    async def show_list(self) -> Listing:
         return listing(await self.client.fetch_list(), self.quote)
 
     async def health(self) -> HealthView:
@@ -78,11 +79,12 @@ class Ctl:
         change = self.client.start_server if self.options.action == "start" else self.client.stop_server
         return view_of(ServerView, await change(self.options.env), self.quote)
 
-    async def show(self) -> Order | EpisodeDetails:
+    async def show(self) -> Shown:
         run_id, batches = find_batches(await self.client.fetch_list(), self.options.id)
-        if not batches:
-            return episode_details(await self.client.fetch_episode(run_id), run_id, self.quote, self.options.steps)
-        return self._order(batches, changed=False)
+        if batches:
+            return Shown(batches=[view_of(BatchView, batch, self.quote) for batch in batches], episode=None)
+        data = await self.client.fetch_episode(run_id)
+        return Shown(batches=[], episode=episode_details(data, run_id, self.quote, self.options.steps))
 
     async def command(self, name: RunCommand) -> Order:
         """Pause, resume, step or cancel; what is so already is no failure."""
@@ -137,10 +139,11 @@ class Ctl:
         started = await self.client.start(args)
         return self._order(started, changed=not known, n_episodes=sum(batch.n_planned for batch in started))
 
-    def follower(self, order: Order, *, steps: bool) -> Follower:
-        ids = [batch.batch_id for batch in order.batches]
-        run_id = order.batches[0].battery_id or order.batches[0].batch_id
-        return Follower(self.node, run_id if len(ids) > 1 else ids[0], ids, self.quote, steps=steps)
+    async def followed(self) -> tuple[str, list[str]]:
+        run_id, batches = find_batches(await self.client.fetch_list(), self.options.id)
+        if not batches:
+            raise ControlRequestError("only batches and batteries are followed", "show prints an episode", "invalid")
+        return run_id, [batch.batch_id for batch in batches]
 
     def _order(self, batches: Sequence[BatchState], **fields: Any) -> Order:  # noqa: ANN401 - fields of the struct
         return Order(batches=[view_of(BatchView, batch, self.quote) for batch in batches], **fields)
@@ -275,7 +278,7 @@ async def _run(options: argparse.Namespace) -> int:
     async with connected(target, starts=starts) as node:
         ctl = Ctl(node, options)
         if options.command == "follow":
-            return await _follow(ctl, await ctl.show(), options, steps=True)
+            return await _follow(ctl, *await ctl.followed(), steps=True)
         result = await _VERBS[options.command](ctl)
         waits = options.command in ("submit", "again") and (options.wait or options.follow) and not options.dry_run
         if not (waits and options.json):
@@ -283,22 +286,19 @@ async def _run(options: argparse.Namespace) -> int:
         if not waits:
             return 0
         assert isinstance(result, Order)
-        code = await _follow(ctl, result, options, steps=options.follow)
-        return code
+        ids = [batch.batch_id for batch in result.batches]
+        return await _follow(ctl, result.batches[0].battery_id or ids[0], ids, steps=options.follow)
 
 
-async def _follow(ctl: Ctl, order: Order | EpisodeDetails, options: argparse.Namespace, *, steps: bool) -> int:
+async def _follow(ctl: Ctl, run_id: str, batch_ids: Sequence[str], *, steps: bool) -> int:
     """Print what happens, one line each, and return the exit code of the run."""
-    if not isinstance(order, Order) or not order.batches:
-        raise ControlRequestError("only batches and batteries can be followed", "show prints an episode", "invalid")
-    follower = ctl.follower(order, steps=steps)
+    follower = Follower(ctl.node, run_id, batch_ids, ctl.quote, steps=steps)
     async for item in follower.items():
-        if options.json:
+        if ctl.options.json:
             line = ascii_json(Document(command="follow", node=ctl.node.name, ok=True, result=item))
             await asyncio.to_thread(_write_line, line)
         elif steps or isinstance(item, BatchItem | GapItem):
-            await asyncio.to_thread(print_text, follow_line(item))
-            output_stream().flush()
+            await asyncio.to_thread(_write_line, safe_text(follow_line(item)))
     return follower.exit_code
 
 
@@ -309,7 +309,7 @@ def _write_line(line: str) -> None:
 
 _VERBS: Final[dict[str, Callable[[Ctl], Awaitable[msgspec.Struct]]]] = {
     "submit": Ctl.submit,
-    "list": Ctl.list,
+    "list": Ctl.show_list,
     "show": Ctl.show,
     "health": Ctl.health,
     **{name: partial(Ctl.command, name=name) for name in get_args(RunCommand)},
@@ -337,10 +337,11 @@ def _print(options: argparse.Namespace, node: str, command: str, result: msgspec
             _print_health(result)
         case ServerView():
             print_text(f"{result.env}: {result.status}")
-        case EpisodeDetails():
-            print_text(follow_line(result.episode))
-            for step in result.steps:
-                print_text(follow_line(step))
+        case Shown(episode=EpisodeDetails() as details):
+            items: list[FollowItem] = [details.episode, *details.steps]
+            print_text("\n".join(map(follow_line, items)))
+        case Shown():
+            print_batches(node, result.batches)
 
 
 def print_batches(node: str, batches: Sequence[BatchView]) -> None:

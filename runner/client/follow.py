@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from runner.client.node_client import ControlRequestError
 from runner.client.target import ConnectedNode
-from runner.client.views import Quoted, Quotes, view_of
+from runner.client.views import BatchView, HealthView, Listing, Order, Quoted, Quotes, ServerView, view_of
 from runner.errors import RunnerError
 from runner.events.codec import DurableRow, LiveRow, decode_item
 from runner.events.control import NodeList
@@ -90,6 +90,24 @@ class GapItem(msgspec.Struct, kw_only=True, tag_field="kind", tag="gap"):
 
 
 FollowItem: TypeAlias = StepItem | EpisodeItem | BatchItem | GapItem
+
+
+class Shown(msgspec.Struct, kw_only=True):
+    """What an id names: the batch, the batches of the battery, or the episode."""
+
+    batches: list[BatchView]
+    episode: EpisodeDetails | None
+
+
+RESULTS: Final[dict[str, Any]] = {
+    "list": Listing,
+    "show": Shown,
+    "follow": FollowItem,
+    "health": HealthView,
+    "env": ServerView,
+    **dict.fromkeys(("submit", "again", "pause", "resume", "step", "cancel", "move", "stop"), Order),
+}
+"""Type of ``Document.result`` by command; ``follow`` prints a document for each item."""
 
 
 class Follower:

@@ -164,15 +164,6 @@ class Document(msgspec.Struct, kw_only=True):
     error: Failure | None = None
 
 
-RESULTS: Final[dict[str, type[msgspec.Struct]]] = {
-    "list": Listing,
-    "health": HealthView,
-    "env": ServerView,
-    **dict.fromkeys(("submit", "show", "pause", "resume", "step", "cancel", "move", "again", "stop"), Order),
-}
-"""Type of ``Document.result`` by command."""
-
-
 _ViewT = TypeVar("_ViewT", bound=msgspec.Struct)
 
 
