@@ -145,7 +145,7 @@ def test_no_slow_module_is_imported_before_the_first_paint() -> None:
         "import agentgym_tui.app, agentgym_tui.screens.live;"
         "from agentgym_tui.sessions.bus_session import BusSession;"
         "from agentgym_tui.sessions.bus_session import NodeSession;"
-        "from agentgym_tui.sessions.node import LaunchOptions;"
+        "from runner.client.node_folder import LaunchOptions;"
         "BusSession(LaunchOptions()); NodeSession(LaunchOptions(), 'N');"
         f"print([name for name in {slow} if name in sys.modules])"
     )
