@@ -22,11 +22,11 @@ from runner.client.follow import RESULTS as CTL_RESULTS
 from runner.client.views import Document
 from runner.events import subjects
 from runner.events.codec import MAX_BYTES, MAX_DEPTH, headers_for
-from runner.events.control import ARGS, ERRORS, RESULTS, ControlError, ControlReply, Op
+from runner.events.control import ARGS, ERRORS, RESULTS, ControlReply, Op
 from runner.events.durable import DURABLE_TYPES
 from runner.events.live import LiveBatch, LiveItem
 from runner.types import Outcome
-from scripts.event_texts import CONTROL, HEADERS, IDS, INTRO, LIVE, MEANINGS, PARTS, STREAMS
+from scripts.event_texts import CONTROL, HEADERS, IDS, INTRO, LIVE, MEANINGS, OPERATIONS, PARTS, REPLY, STREAMS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 MIB = 1 << 20
@@ -112,12 +112,12 @@ def _document() -> Iterator[str]:
     for subject, event in DURABLE_TYPES.items():
         yield from _section(f"### `{subject}`", event, f"Its id is {IDS[subject]}.")
     yield LIVE
-    yield from _section("### The message", LiveBatch, "")
-    for channel in subjects.LIVE_CHANNELS:
-        subject = f"agentgym.live.{channel}.v1"
-        yield f"### `{subject}.<node>`\n\nIts schema is [{subject}.json](../schemas/{subject}.json).\n"
-        items = [(f"`{kind.__struct_config__.tag}`", _definitions(kind)[kind.__name__]) for kind in _kinds(channel)]
-        yield from _objects("item", items)
+    items = [
+        (f"[{channel}](../schemas/agentgym.live.{channel}.v1.json) `{kind.__struct_config__.tag}`", kind)
+        for channel in subjects.LIVE_CHANNELS
+        for kind in _kinds(channel)
+    ]
+    yield from _objects("channel, item", [(name, _definitions(kind)[kind.__name__]) for name, kind in items])
     yield PARTS
     no_parts = {"LiveBatch", *(kind.__name__ for kind in get_args(LiveItem))}
     parts = [(name, each) for name, each in _definitions(LiveBatch).items() if name not in no_parts]
@@ -128,18 +128,15 @@ def _document() -> Iterator[str]:
 
 def _control() -> Iterator[str]:
     yield CONTROL
-    rows = [(f"`{op}`", _doc(ARGS[op]), _result(op)) for op in ARGS]
-    yield from _table(("operation", "arguments", "result"), rows)
-    yield ""
-    for args in dict.fromkeys(ARGS.values()):
-        operations = ", ".join(f"`{op}`" for op, kind in ARGS.items() if kind is args)
-        if msgspec.structs.fields(args):
-            yield from _section(f"### Arguments of {operations}", args, "")
-    yield from _section("### The reply", ControlReply, "")
-    yield from _section("### Its error", ControlError, "")
+    rows = [(f"`{op}`", OPERATIONS.get(op) or _one_line(ARGS[op].__doc__ or ""), _result(op)) for op in ARGS]
+    yield from _table(("operation", "what it does", "result"), rows)
+    yield "\n### Arguments\n"
+    by_args = [(args, [op for op in ARGS if ARGS[op] is args]) for args in dict.fromkeys(ARGS.values())]
+    arguments = [(", ".join(f"`{op}`" for op in ops), *row) for args, ops in by_args for row in _rows(args)]
+    yield from _table(("operation", "argument", "type", "meaning"), arguments)
+    yield f"\n{REPLY}"
     yield from _table(("code", "meaning"), [(f"`{code}`", meaning) for code, meaning in ERRORS.items()])
     yield ""
-    yield "### Results\n\n[Their schema](../schemas/agentgym.control.reply.json) is that of the reply.\n"
     parts = _definitions(LiveBatch)
     yield from _objects("result", [(f"`{name}`", each) for name, each in _results().items() if name not in parts])
 
@@ -166,7 +163,11 @@ def _streams() -> Iterator[str]:
 
 
 def _section(title: str, kind: type, suffix: str) -> Iterator[str]:
-    yield from _fields(kind.__name__, _definitions(kind)[kind.__name__], title, suffix)
+    """Yield the description and the table of fields of one message."""
+    description = _definitions(kind)[kind.__name__].get("description", "")
+    yield f"{title}\n\n{_one_line(description)} {suffix}\n"
+    yield from _table(("field", "type", "meaning"), _rows(kind))
+    yield ""
 
 
 def _definitions(kind: Any) -> dict[str, Schema]:  # noqa: ANN401
@@ -174,18 +175,18 @@ def _definitions(kind: Any) -> dict[str, Schema]:  # noqa: ANN401
     return definitions
 
 
-def _fields(name: str, definition: Schema, title: str, suffix: str = "") -> Iterator[str]:
-    """Yield the description and the table of fields of one JSON object."""
-    yield f"{title}\n"
-    if text := " ".join(filter(None, [_one_line(definition.get("description", "")), suffix])):
-        yield f"{text}\n"
+def _rows(kind: type) -> list[tuple[str, str, str]]:
+    """Return name, type and meaning of each field of one JSON object."""
+    definition = _definitions(kind)[kind.__name__]
     required = definition.get("required", [])
-    rows = [
-        (f"`{field}`" if field in required else f"`{field}` (optional)", _type(schema), _meaning(name, field, schema))
+    return [
+        (
+            f"`{field}`" if field in required else f"`{field}` (optional)",
+            _type(schema),
+            _meaning(kind.__name__, field, schema),
+        )
         for field, schema in definition["properties"].items()
     ]
-    yield from _table(("field", "type", "meaning"), rows)
-    yield ""
 
 
 def _objects(title: str, named: Iterable[tuple[str, Schema]]) -> Iterator[str]:
@@ -232,10 +233,6 @@ def _type(schema: Schema) -> str:
         case {"type": kind}:
             return str(kind)
     return "any"
-
-
-def _doc(kind: type) -> str:
-    return _one_line((kind.__doc__ or "").partition("\n")[0])
 
 
 def _one_line(text: str) -> str:

@@ -138,7 +138,6 @@ async def _capture_all(
         screenshots[name] = screenshot_svg(pilot.app, "agentgym-tui launch")
 
     await pilot.pause(1.0)
-    await capture("empty")
     await capture("model", "ctrl+o")
     await pilot.press("escape")
     last = await _run_episodes(pilot, session, oracle)
@@ -149,19 +148,13 @@ async def _capture_all(
     await _control(session).command("pause", batch_id=last)
     await pilot.press("W")
     await capture("machine", "5")
-    await capture("restart", "1", "ctrl+p", *"node.restart", "enter")
-    await capture("form", "escape", "R")
+    await capture("form", "1", "R")
     await capture("runs", "escape", "6", "enter", "G", "enter")
     await capture("episodes", "1", "x", "2")
     await capture("episode", "j", "enter")
-    await capture("transcript", "f", "right_parenthesis", "slash", *"right", "enter")
-    await capture("trace", "escape", "w")
-    await capture("events", "3", "k", "k")
-    await capture("summary", "1", "M")
     await _run_attempts(pilot, session)
-    await capture("results", "escape", "7", "v", "j", "j", "j")
+    await capture("results", "7", "v", "j", "j", "j")
     await capture("tasks", "m", "j", "right", "right")
-    await capture("comparison", "escape", "j", "c", "k", "c")
 
 
 async def _run_episodes(pilot: Pilot[None], session: NodeSession, oracle: ThinkingOracle) -> str:

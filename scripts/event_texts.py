@@ -49,32 +49,41 @@ MEANINGS = {  # fields of types that are defined outside the message schemas
     "NodeList.batches": "at most 200 batches",
 }
 
+OPERATIONS = {  # those whose arguments do not describe them
+    "cancel": "End what runs or waits; exactly one of the arguments is set.",
+    "pause": "Pause what runs before its next step, and what waits; exactly one of the arguments is set.",
+    "resume": "Continue what is paused, or queue again what was interrupted; exactly one of the arguments is set.",
+    "step": "Play one step, then pause; exactly one of the arguments is set.",
+    "episode": "Read a part of an episode file.",
+    "health": "What the node is, and how what it uses is doing.",
+    "list": "Its batches, and what a `start` may name.",
+    "server_start": "Start the server of an environment by its `server_cmd`.",
+    "server_stop": "Stop a server that the node has started.",
+    "send_history": "Send the external broker what ended before the node first used it.",
+    "shutdown": "Stop the node after the running steps.",
+}
+
 INTRO = """# Messages on the bus
 
 <!-- written by `python -m scripts.build_event_docs` -->
 
 Messages are JSON in UTF-8. Times named `at` or `…_at` are RFC 3339 with a time zone, those named `…_s` are seconds.
 Ignore unknown fields, as fields may be added at any time; any other change makes a new version of the subject.
-[`examples/watch_bus.py`](../../examples/watch_bus.py) reads them with plain nats-py.
-Each subject has a JSON Schema in [`schemas/`](../schemas).
-
-The receivers of this project decode at most {max_bytes} bytes and {max_depth} levels of nesting. They reject NaN and
-infinity, and duplicate fields in durable events. An undecodable message is kept unchanged, with the reason.
-
-## Headers
-
-Durable events are [CloudEvents 1.0](https://github.com/cloudevents/spec) in binary content mode: the payload is the
-event's data, and the attributes are headers.
-
-{headers}
-
-Events survive the death of a process: an event is sent until its stream has acknowledged it, so it may be sent twice
-with the same id. The stream defines the order of events, because the clocks of machines differ.
+[`examples/watch_bus.py`](../../examples/watch_bus.py) reads them with plain nats-py, and [`schemas/`](../schemas) has a
+JSON Schema for each subject. The receivers of this project decode at most {max_bytes} bytes and {max_depth} levels of
+nesting, and reject NaN and infinity, and duplicate fields in durable events. An undecodable message is kept unchanged,
+with the reason.
 
 ## Durable events
 
-A profile may give these subjects other names (`nats.episode_completed`, `nats.eval_batch`, `nats.eval_battery`,
-`nats.field_status`).
+They are [CloudEvents 1.0](https://github.com/cloudevents/spec) in binary content mode: the payload is the event's data,
+and the attributes are headers.
+
+{headers}
+
+An event is sent until its stream has acknowledged it, whatever dies meanwhile, so it may be sent twice with the same
+id. The stream defines the order of events, because the clocks of machines differ. A profile may give the subjects
+[other names](../run/profiles.md#nats).
 
 Any field runner may publish these events. Every producer must send the fields that are not optional, and may omit the
 headers; the events of this project have all fields. What is omitted is shown as unknown and counts in no rate: the
@@ -86,47 +95,46 @@ keeps it. An integer may be written as `3.0`, and a boolean as 0 or 1.
 LIVE = """## Live items
 
 Live items are sent without acknowledgement and without headers, several in one message, on
-`agentgym.live.<channel>.v1.<node>`. Items may be missing: then `seq` has a gap, and `dropped` counts the items that
-were never sent. They are not ordered relative to durable events, so sort them by `episode_id` and `seq`.
+`agentgym.live.<channel>.v1.<node>`. A message has `node`, `boot` (the id of the process, new at each start), `dropped`
+(the items of this boot that were never sent, in total) and `items`, in order. Items may be missing: then `seq` has a
+gap. They are not ordered relative to durable events, so sort them by `episode_id` and `seq`. In this table and the
+next, `?` marks fields that may be missing.
 """
-PARTS = """## Parts of messages
-
-The tables of items, parts and results list the names of their fields; `?` marks those that may be missing.
-"""
+PARTS = "Parts of these items:\n"
 CONTROL = """## Control
 
 Send a request to `agentgym.control.<node>` with a reply subject; the reply repeats its `id`. `agentgym-runner
-nats-info` prints where the node's broker is and with which credential, and
-[agentgym.control.request.json](../schemas/agentgym.control.request.json) is the schema of all requests:
+nats-info` prints where the node's broker is and with which credential.
 
 ```json
 {"id": "1", "op": "start", "args": {"batch_id": "01KBA3Z6Q4W8T5R2N7M9V1X0CD", "envs": ["Maze"], "agent": "oracle"}}
 ```
 
-A request can only name
-environments, agents and models of the node's profile. It has at most 64 KiB, and its `id` at most 200 printable
-characters. Error texts have at most 200 characters; control characters quoted from the request are escaped. A request
-with an unknown argument, or with a key twice in one object, is rejected.
+A request can only name environments, agents and models of the node's profile. It has at most 64 KiB, and its `id` at
+most 200 printable characters; an unknown argument, or a key twice in one object, is rejected. The reply subject must be
+an inbox: `_INBOX.<name>`, or `_INBOX_<user>.<name>` for a client with a private inbox prefix
+(`CustomInboxPrefix("_INBOX_<user>")`), of at most 255 visible ASCII characters without wildcards, also through a
+service import of another account. A request with any other reply subject is ignored and logged: otherwise a request
+could make the node publish on any subject. NATS does not reveal the connection of a message, so restrict `_INBOX.>` by
+permissions where users must not write to each other's inboxes.
 
-The reply goes to the request's reply subject, which must be an inbox: `_INBOX.<name>`, or `_INBOX_<user>.<name>` for a
-client with a private inbox prefix (`CustomInboxPrefix("_INBOX_<user>")`), of at most 255 visible ASCII characters
-without wildcards. Requests through a service import of another account work, too. A request with any other reply
-subject is ignored and logged: otherwise a request could make the node publish on any subject. NATS does not reveal the
-connection of a message, so restrict `_INBOX.>` by permissions where users must not write to each other's inboxes.
+Requests are answered one at a time, and the senders, recognized by the beginning of their inboxes, in turn. At most 100
+requests of one sender wait, and 300 in total; others are rejected with `busy`. Of invalid and `busy` requests, a sender
+gets 50 replies at once and 10 per second after that, all senders together ten times as many; the rest is dropped and
+counted in the log. [A flood from many inboxes](../design/broker.md) can still crowd out a request, so send `start`,
+`episode`, `health` or `list` without a reply again, as the console does; nothing happens twice.
+"""
+REPLY = """### Replies
 
-Requests are answered one at a time and the senders in turn; a sender is recognized by the beginning of its inbox. At
-most 100 requests of one sender, and 300 in total, wait; beyond that they are rejected with `busy`. Of invalid and
-`busy` requests, a sender gets 50 replies at once and 10 per second after that, and all senders together 500 and 100
-per second; the rest is dropped without a reply and counted in the log. Valid requests of the same sender are still
-answered. A flood of valid requests, or of requests over 1 KiB with a key twice, whose inboxes pretend to be of hundreds
-of senders can crowd out the requests of others while it lasts, and a broker drops what waits for a node that it
-disconnects, for example after a flood of over 64 MiB. So send `start`, `episode`, `health` or `list` without a reply
-again, as the console does; nothing happens twice.
+A reply has the `id`, `ok`, and `result` or `error`: its `code` for programs, a `message` for people, which may change,
+and, where there is one, a `hint` of what to do next. Their texts have at most 200 characters, and control characters
+quoted from the request are escaped. Schemas are those of the [request](../schemas/agentgym.control.request.json) and
+the [reply](../schemas/agentgym.control.reply.json).
 """
 
 STREAMS = """
-These are the defaults; `nats.streams` in the profile overrides them. Changes take effect at the next start of the node,
-and stored messages are kept.
+These are the defaults of [`nats.streams`](../run/profiles.md#nats); a change takes effect at the next start of the
+node, and stored messages are kept.
 
 The node creates nothing on an external broker: events go to the stream that keeps their subject. Without a stream, or
 without the permission to look it up, an event counts as delivered when the server has processed it, and only current

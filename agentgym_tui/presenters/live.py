@@ -345,7 +345,7 @@ _NO_MODEL: Final = "choose the oracle agent: no model needed · your own model: 
 _WATCH_STEPS: Final = (
     ("ssh -NL PORT:127.0.0.1:PORT HOST", "PORT of `agentgym-runner nats-info` there"),
     ("NATS_USER, NATS_PASSWORD", "from its credential file, or of your site's broker"),
-    ("agentgym-tui watch --nats URL", "docs/run/console.md has more"),
+    ("agentgym-tui watch --nats URL", "docs/run/many-machines.md has more"),
 )
 """What to do where a bus cannot be reached, and the effect."""
 MAX_ENVS, MAX_MODELS = 12, 4

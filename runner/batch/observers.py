@@ -12,6 +12,7 @@ import msgspec
 
 from runner.errors import catch_foreign, log_failure
 from runner.events.live import EpisodeEnded, EpisodeStarted
+from runner.events.subjects import LiveChannel
 from runner.store.episode_file import EpisodeRecord
 from runner.types import (
     BatchProgress,
@@ -22,8 +23,8 @@ from runner.types import (
 
 logger = logging.getLogger(__name__)
 
-Encoded: TypeAlias = Literal["timestep", "token", "span"]
-"""Channel of live items with large texts."""
+Encoded: TypeAlias = Literal["timestep", "token", "request", "span"]
+"""Kinds of live items that arrive encoded; ``request`` is news of a request for the answer whose text is ``token``."""
 
 
 class LiveItems(msgspec.Struct, frozen=True):
@@ -31,6 +32,10 @@ class LiveItems(msgspec.Struct, frozen=True):
 
     kind: Encoded
     items: tuple[bytes, ...]
+
+    @property
+    def channel(self) -> LiveChannel:
+        return "token" if self.kind == "request" else self.kind
 
 
 class EpisodeStored(msgspec.Struct, frozen=True):

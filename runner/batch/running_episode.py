@@ -119,7 +119,7 @@ class EpisodeFeed:
                 self._show(kind(at=part.at, episode_id=part.episode_id, seq=part.seq))
             case Tokens():
                 self._next_seq = part.seq + 1  # those that were dropped have numbers, too
-                self._show_live("token", part.live)
+                self._show_live("token" if part.is_text else "request", part.live)
             case Unjournaled():
                 self._note_shortage(part.shortage)
             case Decided():

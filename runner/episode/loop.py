@@ -316,7 +316,6 @@ class EpisodeContext(msgspec.Struct, frozen=True):
         on_error: called with the error that ends the episode, before the events of its end.
         on_decided: called with the final outcome and error, before the cleanup.
         on_sequence: called with the token ids of each model call of the agent, before the event of its step.
-        wants_tokens: returns whether streamed tokens are of interest now; otherwise there are no events of them.
         cleanup_timeout_s: maximum seconds for the environment's ``cleanup`` and the agent's ``close``, if async.
         trace: records the spans and flows; None: an ``EpisodeTrace`` of the tracer.
         keeps_objects: whether the agent and the environment play further episodes. Then the agent is not closed, and
@@ -331,7 +330,6 @@ class EpisodeContext(msgspec.Struct, frozen=True):
     on_error: Callable[[BaseException], None] = _ignore
     on_decided: Callable[[Outcome, ErrorInfo | None], None] = _ignore
     on_sequence: Callable[[TokenSequence], None] = _ignore
-    wants_tokens: Callable[[], bool] = lambda: True
     clock: Clock = msgspec.field(default_factory=Clock)
     cleanup_timeout_s: float = CLEANUP_TIMEOUT_S
     trace: EpisodeTrace | None = None
@@ -368,7 +366,6 @@ class EpisodeLoop:
         self._trajectory = Trajectory(episode_id=context.header.episode_id, reset_kwargs=reset_kwargs, timesteps=[])
         self._seq = 0
         self._tokens = TokenStream(self._clock.monotonic, self._emit_tokens)
-        self._unsent_requests: list[tuple[int, StreamDelta]] = []  # of the current step, while nothing wants its tokens
         self._started = self._clock.monotonic()
 
     async def run(self) -> Trajectory:
@@ -514,14 +511,7 @@ class EpisodeLoop:
         )
 
     def _emit_tokens(self, step: int, delta: StreamDelta) -> None:
-        """A console that begins to watch during an answer first gets its endpoint, and those that failed."""
-        news = [*(each for each in self._unsent_requests if each[0] == step), (step, delta)]
-        if self._context.wants_tokens():
-            self._unsent_requests = []
-            for number, each in news:
-                self._emit(TokensStreamed, step=number, delta=each)
-        elif delta.endpoint is not None or delta.failure is not None:
-            self._unsent_requests = news
+        self._emit(TokensStreamed, step=step, delta=delta)
 
     def _emit(self, kind: type[EpisodeEvent], **fields: Any) -> None:  # noqa: ANN401 - fields of the event type
         header = self._context.header

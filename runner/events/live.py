@@ -172,7 +172,8 @@ class TokenText(EpisodeItemBase, kw_only=True, omit_defaults=True, tag="token"):
     """Text streamed by a model for a timestep that has not ended, or a change of endpoint.
 
     An item with ``endpoint`` or ``failure`` has no text: it reports that a request went to an endpoint, or that one
-    failed. The texts of each part of a response are to be concatenated.
+    failed. Such an item is published like a timestep, also while nothing receives the texts. The texts of each part of
+    a response are to be concatenated.
     """
 
     step: Annotated[int, Meta(description="index of the timestep")]

@@ -232,13 +232,13 @@ class LivePublisher:
         return SelectiveObserver(self, self.wants, is_inline=True)
 
     def wants(self, kind: Kind) -> bool:
-        """Return whether items of this kind are published now: a sink has an address, and its tokens are watched."""
-        if kind != "token":
-            return any(sink.is_present for sink in self._queues)
-        self._tokens_requested_at = time.monotonic()
-        if self._tokens == "always":
-            return any(sink.is_present for sink in self._queues)
-        return self._tokens == "watched" and any(sink.is_present and sink.tokens.is_watched for sink in self._queues)
+        """Return whether items of this kind are published now: a sink has an address, and its texts are watched."""
+        if kind == "token":
+            self._tokens_requested_at = time.monotonic()
+            if self._tokens == "watched":
+                return any(sink.is_present and sink.tokens.is_watched for sink in self._queues)
+        is_wanted = self._tokens != "never" or kind not in ("token", "request")
+        return is_wanted and any(sink.is_present for sink in self._queues)
 
     async def is_received(self) -> bool:
         """Return whether anything receives live items of any sink now, by a request to their brokers."""
@@ -250,7 +250,7 @@ class LivePublisher:
     def __call__(self, item: BatchItem) -> None:
         """Queue the live items of what a batch reports; thread-safe."""
         if isinstance(item, LiveItems):
-            self._put(item.kind, list(map(msgspec.Raw, item.items)))
+            self._put(item.channel, list(map(msgspec.Raw, item.items)))
         else:
             self.put(item.end if isinstance(item, EpisodeStored) else item)
 

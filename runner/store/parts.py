@@ -80,10 +80,11 @@ class Paused(_Part, frozen=True):
 
 
 class Tokens(_Part, frozen=True):
-    """The streamed answer for an unfinished step has an update, a live item as JSON."""
+    """The streamed answer for an unfinished step has an update, a live item as JSON; ``is_text`` as in the delta."""
 
     seq: int
     live: bytes
+    is_text: bool = True
 
 
 class Unjournaled(_Part, frozen=True):

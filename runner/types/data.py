@@ -338,6 +338,11 @@ class StreamDelta(msgspec.Struct, frozen=True, kw_only=True):
     failure: str | None = None
     restart: bool = False
 
+    @property
+    def is_text(self) -> bool:
+        """Whether it only adds text, and is no news of a request."""
+        return self.endpoint is None and self.failure is None and not self.restart
+
 
 ErrorCategory: TypeAlias = Literal["agent", "environment", "endpoint", "resources", "evaluation"]
 """Part of a run in which an error arose; ``evaluation``: the judge that rates the episode."""

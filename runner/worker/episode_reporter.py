@@ -29,6 +29,7 @@ from runner.types import (
     Outcome,
     PackedCells,
     Span,
+    StreamDelta,
     TimestepPlayed,
     TokensStreamed,
     ToolSchema,
@@ -101,9 +102,9 @@ class EpisodeReporter:
                 resumed, paused_s = isinstance(event, EpisodeResumed), self._control.paused_s()
                 seq = self._number()
                 self._send(Paused(episode_id=self._id, at=event.at, seq=seq, resumed=resumed, paused_s=paused_s))
-            case TokensStreamed() if not self._is_too_fast(event):
-                event.seq = self._number()
-                self._send(Tokens(episode_id=self._id, seq=event.seq, live=token_item(event)))
+            case TokensStreamed() if self._is_watched(event.delta):
+                event.seq, is_text = self._number(), event.delta.is_text
+                self._send(Tokens(episode_id=self._id, seq=event.seq, live=token_item(event), is_text=is_text))
             case EpisodeEnded():
                 self._report_end(event)
 
@@ -218,14 +219,14 @@ class EpisodeReporter:
         self._n_record_bytes += len(record)
         return record
 
-    def _is_too_fast(self, event: TokensStreamed) -> bool:
-        delta, times = event.delta, self._token_times
-        now = self._clock.monotonic()
+    def _is_watched(self, delta: StreamDelta) -> bool:
+        """News of a request is watched like a step: one who begins to watch during the answer needs it, too."""
+        watched, now, times = self._watched(), self._clock.monotonic(), self._token_times
         is_full = len(times) == times.maxlen and now - times[0] < 1
-        if is_full and delta.endpoint is None and delta.failure is None and not delta.restart:
-            return True
-        times.append(now)
-        return False
+        is_watched = watched.tokens and not is_full if delta.is_text else watched.steps
+        if is_watched:
+            times.append(now)
+        return is_watched
 
     def _number(self, n_events: int = 1) -> int:
         first = self._seq

@@ -103,7 +103,7 @@ class EndpointLesson(_Frame, frozen=True):
 
 
 class Watch(_Frame, frozen=True):
-    """Which live items are being watched: steps with their spans, and streamed tokens. A worker sends no others."""
+    """Which live items are watched: steps with requests and spans, and streamed texts. A worker sends no others."""
 
     steps: bool = True
     tokens: bool = True

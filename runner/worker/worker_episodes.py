@@ -347,7 +347,6 @@ class WorkerEpisodes:
             on_sequence=reporter.on_sequence,
             on_error=reporter.on_error,
             on_decided=reporter.on_decided,
-            wants_tokens=lambda: self._watch.tokens,
             clock=self._clock,
         )
         reset_kwargs = {"task_index": header.task_index, "seed": header.seed}

@@ -1,4 +1,4 @@
-"""The list of scenarios, read from source files, against the package; the example of ``docs/build/are.md``."""
+"""The list of scenarios, read from source files, against the package; the example of ``docs/build/environments.md``."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_ids_that_are_computed_are_left_to_the_process(own_settings: ARESettings
 
 @pytest.fixture(scope="module")
 def documented(tmp_path_factory: pytest.TempPathFactory) -> ARESettings:
-    """The package, and the module of ``docs/build/are.md`` registered by its entry point."""
-    text = (REPOSITORY / "docs/build/are.md").read_text(encoding="utf-8")
+    """The package, and the module of ``docs/build/environments.md`` registered by its entry point."""
+    text = (REPOSITORY / "docs/build/environments.md").read_text(encoding="utf-8")
     code, points = (re.findall(f"```{kind}\n(.*?)```", text, re.DOTALL)[-1] for kind in ("python", "toml"))
     folder = tmp_path_factory.mktemp("documented")
     subprocess.run([str(PYTHON), "-m", "venv", "--without-pip", folder], check=True, timeout=60)

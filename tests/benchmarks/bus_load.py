@@ -128,7 +128,7 @@ def fleet_messages(rate: float, seconds: float) -> Iterator[FleetMessage]:
 
 def _encoded(item: BatchItem) -> tuple[LiveChannel, list[msgspec.Raw]]:
     if isinstance(item, LiveItems):
-        return item.kind, list(map(msgspec.Raw, item.items))
+        return item.channel, list(map(msgspec.Raw, item.items))
     event = item.end if isinstance(item, EpisodeStored) else item
     return channel_of(str(event.__struct_config__.tag)), [msgspec.Raw(msgspec.json.encode(event))]
 

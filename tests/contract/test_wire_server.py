@@ -1,6 +1,6 @@
 """This project's servers answer recorded requests like AgentGym's, except for the documented differences.
 
-``docs/build/servers.md`` lists them.
+``docs/design/agentgym-servers.md`` lists them.
 
 AgentGym's TextCraft numbers its tasks differently, so the numbers are translated.
 """

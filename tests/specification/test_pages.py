@@ -1,4 +1,4 @@
-"""``docs/build/library.md``: its programs run; ``docs/reference/specification.md``: the tests that it names exist."""
+"""``docs/build/library.md``: its programs run; ``docs/design/specification.md``: the tests that it names exist."""
 
 from __future__ import annotations
 
@@ -42,8 +42,14 @@ def test_the_programs_of_the_page_run(tmp_path: Path) -> None:
     assert [e.flows_out for e in by_name["episode"]] == [r.flows_in for r in by_name["rollout"]]
 
 
+def test_the_program_with_a_pool_of_actors_is_the_one_that_is_tested() -> None:
+    program = (ROOT / "tests" / "ray" / "program.py").read_text("utf-8").replace("  # noqa: T201", "")
+    assert f"```python\n{program}```\n" in (ROOT / "docs/build/library.md").read_text("utf-8")
+    assert len(program.splitlines()) <= 12
+
+
 def test_the_tests_named_in_the_specification_exist() -> None:
-    named = re.findall(r"`(tests/\S+?\.py)::(\w+)`", (ROOT / "docs/reference/specification.md").read_text("utf-8"))
+    named = re.findall(r"`(tests/\S+?\.py)::(\w+)`", (ROOT / "docs/design/specification.md").read_text("utf-8"))
     assert len(named) > 20
     for path, test in named:
         assert re.search(rf"def {test}\(", (ROOT / path).read_text("utf-8")), (path, test)

@@ -1,4 +1,4 @@
-"""What the specification of the ``Runner`` fixes, row by row of ``docs/reference/specification.md``."""
+"""What the specification of the ``Runner`` fixes, row by row of ``docs/design/specification.md``."""
 
 from __future__ import annotations
 

@@ -50,12 +50,23 @@ class SlotHandler:
 class QuestionHandler(SlotHandler):
     """Plays tasks of one step in SQLGym's dialect, with ``/observation``; the reward is the number of the slot's task.
 
-    Each reply is delayed, so that requests for one slot overlap.
+    Each reply is delayed, so that requests for one slot overlap. No task starts before one below 1000 and another one
+    are there: two runs that have these tasks play at the same time.
     """
+
+    def __init__(self, n_slots: int) -> None:
+        super().__init__(n_slots)
+        self._runs: set[bool] = set()
+        self._have_met = asyncio.Event()
 
     async def __call__(self, request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(random.uniform(0.0, 0.05))
         path, _, slot = request.path.partition("?env_idx=")
+        if path == "/reset":
+            self._runs.add(request.payload["item_id"] < 1000)
+            if len(self._runs) == 2:
+                self._have_met.set()
+            await self._have_met.wait()
         if path == "/observation":
             writer.write(json_response(_question(self.tasks[int(slot)][0])))
         elif path == "/":

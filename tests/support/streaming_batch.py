@@ -35,13 +35,14 @@ class Endless(Counter):
 
 
 class StreamingAgent(UpAgent):
-    """Streams a text in each step."""
+    """Streams the endpoint and a text in each step."""
 
     def enter(self, episode: EpisodeInfo) -> None:
         self._stream = episode.stream
 
     async def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action]:  # type: ignore[override]
         await asyncio.sleep(STEP_S)
+        self._stream(StreamDelta(endpoint="model"))
         self._stream(StreamDelta(text="word", n=1))
         return super().act(observation, tool_schemas)
 

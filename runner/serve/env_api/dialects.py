@@ -1,7 +1,7 @@
 """The requests and replies of each AgentGym server, as a table with one row per server.
 
 The source is WooooDyy/AgentGym at commit 3ef9235: ``agentenv-*/agentenv_*/server.py`` and ``environment.py`` or
-``env_wrapper.py`` of each environment. ``docs/build/servers.md`` lists where our servers differ.
+``env_wrapper.py`` of each environment. ``docs/design/agentgym-servers.md`` lists where our servers differ.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def test_a_read_only_welcome_offers_no_forbidden_action() -> None:
     assert [each.strip() for each in shown if "→" in each] == [
         "→ ssh -NL PORT:127.0.0.1:PORT HOST  PORT of `agentgym-runner nats-info` there",
         "→ NATS_USER, NATS_PASSWORD  from its credential file, or of your site's broker",
-        "→ agentgym-tui watch --nats URL  docs/run/console.md has more",
+        "→ agentgym-tui watch --nats URL  docs/run/many-machines.md has more",
     ]
     assert "watching only" in shown
     assert not any(what in each for each in shown for _, what in KEYS)

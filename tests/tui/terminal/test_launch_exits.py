@@ -10,7 +10,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -167,13 +167,14 @@ def test_a_closed_terminal_ends_a_console_whose_pager_stays(
     (tmp_path / "pager.py").write_text(STAYING_PAGER)
     pager = f"{sys.executable} {tmp_path / 'pager.py'} {tmp_path / 'pid'}"
     command = (*leader, *launch_command(data_dir))
-    steps = ("connected", "2"), ("1 episode", "P"), ("PAGER SHOWS", "")
+    steps = ("connected", "2"), ("Episodes · 1 episode", "P"), ("PAGER SHOWS", "")
     with opened(command, *steps, PAGER=pager) as (controller, process, limit_s):
         os.close(controller)
         try:
             assert process.wait(limit_s) == 128 + signal.SIGHUP
         finally:
-            os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+            with suppress(ProcessLookupError):  # asyncio kills a child that it still has when it is collected
+                os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
     assert is_running(node_pid(data_dir))
 
 
@@ -216,7 +217,7 @@ def test_ctrl_z_in_a_pager_stops_both_and_fg_continues_both(data_dir: Path, tmp_
         before = settings_of(terminal)
         console = start_job(terminal, data_dir)
         terminal.send("2")
-        terminal.wait_for("1 episode")
+        terminal.wait_for("Episodes · 1 episode")
         terminal.send("P")
         terminal.wait_for("PAGER SHOWS")
         assert terminal.modes == INITIAL_MODES
@@ -226,7 +227,7 @@ def test_ctrl_z_in_a_pager_stops_both_and_fg_continues_both(data_dir: Path, tmp_
         terminal.send("fg\n")
         terminal.wait_for(lambda: console.status() != psutil.STATUS_STOPPED)
         terminal.send("end\n")
-        terminal.wait_for("1 episode")
+        terminal.wait_for("Episodes · 1 episode")
         terminal.send("q")
         end_job(terminal, console, before, 0)
 

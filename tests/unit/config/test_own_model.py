@@ -16,7 +16,10 @@ from runner.errors import ConfigError
 
 URL = "http://127.0.0.1:8000/v1"
 DOCUMENT = Path(__file__).parents[3] / "docs/run/models.md"
-DOCUMENTED = re.findall(r"```yaml\n(id: .*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
+DOCUMENTED = [
+    f'id: lab\nagent:\n  model: "{model}"\n  endpoints:\n    - {endpoint}\n'
+    for model, endpoint in re.findall(r"\n\| .+ \| `(.+?)` \| `({ url: .+?)` \|", DOCUMENT.read_text("utf-8"))
+]
 
 
 def load(folder: Path, text: str) -> Profile:

@@ -139,7 +139,7 @@ def test_preflight_and_the_list_name_the_command_that_installs_are(
 
 
 def test_the_command_that_installs_are_is_that_of_the_documentation() -> None:
-    assert f"\n{INSTALL_COMMAND} " in (REPOSITORY / "docs/build/are.md").read_text(encoding="utf-8")
+    assert f"\n{INSTALL_COMMAND} " in (REPOSITORY / "docs/build/environments.md").read_text(encoding="utf-8")
 
 
 def test_preflight_checks_a_scenario_and_notes_the_version(installed: ARESettings, tmp_path: Path) -> None:

@@ -350,35 +350,6 @@ async def test_streamed_tokens_are_events_of_the_current_step() -> None:
     assert [event.seq for event in events] == list(range(len(events)))
 
 
-async def test_a_console_that_begins_to_watch_during_an_answer_gets_its_endpoint_and_what_failed() -> None:
-    watched: list[int] = []
-    clock = ManualClock()
-
-    class FailedOver(Scripted):
-        def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> Any:  # noqa: ANN401 - as in the protocol
-            assert self._info is not None
-            self._info.stream(StreamDelta(failure="a: away", restart=True))
-            self._info.stream(StreamDelta(endpoint="b"))
-            watched.extend([1] * self._n_acts)  # from the second step on
-            return super().act(observation, tool_schemas)
-
-    events: list[EpisodeEvent] = []
-    context = EpisodeContext(
-        episode_header(),
-        emit=events.append,
-        wants_tokens=lambda: bool(watched),
-        clock=Clock(monotonic=clock, now=lambda: EPOCH),
-    )
-    await EpisodeLoop(EpisodeFactory(FailedOver(UP, clock=clock), goal=2), {}, context).run()
-    streamed = [(each.step, each.delta) for each in events if isinstance(each, TokensStreamed)]
-    assert [(step, delta.failure or delta.endpoint or delta.text) for step, delta in streamed] == [
-        (1, "a: away"),
-        (1, "b"),
-        (1, "I go on"),
-    ]
-    assert [event.seq for event in events] == list(range(len(events)))
-
-
 def timed_step() -> TimeStep:
     return TimeStep(index=0, chats=[], action=Action(), observation=[], reward=0.0, done=False, model_s=4.0, env_s=1.0)
 

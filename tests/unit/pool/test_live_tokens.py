@@ -43,11 +43,11 @@ def test_tokens_are_reported_while_an_observer_wants_them(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     received: list[BatchItem] = []
-    wanted: set[Kind] = {"timestep"}
+    wanted: set[Kind] = {"timestep", "request"}
     observer = SelectiveObserver(received.append, lambda kind: kind in wanted)
     batch = StreamingBatch(workspace, workers, monkeypatch, [observer])
     with batch.running():
-        batch.wait_for_latest(8, wanted="timestep")
+        batch.wait_for_latest(8, wanted="request")
         assert "token" not in batch.emitted
         wanted.add("token")
         batch.wait_for_latest(8, wanted="token")
@@ -55,7 +55,7 @@ def test_tokens_are_reported_while_an_observer_wants_them(
         batch.wait_for_latest(8, wanted="timestep", absent="token")
     items = [live for item in received for live in live_items(item) if isinstance(live, EpisodeItemBase)]
     streamed = [item for item in items if isinstance(item, TokenText)]
-    assert {item.text for item in streamed} == {"word"}
+    assert {(item.endpoint, item.text) for item in streamed} == {("model", ""), (None, "word")}
     assert len({item.episode_id for item in streamed}) == 2
     for episode_id in {item.episode_id for item in streamed}:
         numbers = [item.seq for item in items if item.episode_id == episode_id]

@@ -11,16 +11,21 @@ import msgspec
 import pytest
 from nats.aio.msg import Msg
 
+from runner.batch.observers import Encoded, LiveItems, ObserverHub
 from runner.batch.workspace import Workspace
 from runner.bus.connection import BusAddress, NatsConnection
 from runner.config import LiveTokens
+from runner.episode.live_items import token_item
+from runner.events.codec import LiveRow
 from runner.events.live import LiveBatch, TokenText
 from runner.events.subjects import LIVE_STREAM, LIVE_SUBJECTS
 from runner.publish import live_publisher
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.outbox import LOCAL, Outbox
 from runner.publish.publisher import Sink
+from runner.subscribe.messages import BusMessage
 from runner.subscribe.subscription import Subscription
+from runner.types import StreamDelta, TokensStreamed
 from tests.conftest import Install
 from tests.support.nats_server import Bus, NatsAccount, NatsServer
 from tests.support.node_events import wait_until
@@ -28,6 +33,7 @@ from tests.support.publishing import NOW, add_external_stream, nats_client, run_
 from tests.support.streaming_batch import AGENTS, ENVS, StreamingBatch
 
 SUBJECT = "agentgym.live.token.v1.node1"
+ITEMS: dict[Encoded, StreamDelta] = {"request": StreamDelta(endpoint="model"), "token": StreamDelta(text="a")}
 
 
 @pytest.fixture(autouse=True)
@@ -92,13 +98,23 @@ async def test_a_stream_of_another_broker_receives_tokens(bus: NatsAccount, outb
         await wait_until(lambda: live.wants("token"))
 
 
-async def test_tokens_are_wanted_while_the_stream_of_the_own_broker_is_read(
+async def test_texts_are_wanted_while_the_stream_of_the_own_broker_is_read_and_it_keeps_requests_from_before(
     nats_server: NatsServer, outbox: Outbox
 ) -> None:
     async with run_live(outbox, sink_to(nats_server, LOCAL)) as live:
         await wait_until(lambda: not live.wants("token"))
+        assert live.wants("request")
+        hub = ObserverHub([live.observer])
+        for kind, delta in ITEMS.items():
+            hub.emit(
+                LiveItems(kind, (token_item(TokensStreamed(at=NOW, episode_id="01", seq=0, step=0, delta=delta)),))
+            )
         connection = await NatsConnection.open(BusAddress(nats_server.url), name="viewer", on_state=lambda _: None)
-        async with connection, Subscription(connection, patterns=[LIVE_SUBJECTS], since="now"):
+        async with connection, Subscription(connection, patterns=[LIVE_SUBJECTS], since="all") as reader:
+            message = await anext(reader)
+            assert isinstance(message, BusMessage) and isinstance(message.decoded, LiveRow)
+            items = message.decoded.batch.items
+            assert [item.endpoint for item in items if isinstance(item, TokenText)] == ["model"]
             await wait_until(lambda: live.wants("token"))
         await wait_until(lambda: not live.wants("token"))
 
@@ -146,7 +162,7 @@ async def test_a_profile_can_switch_tokens_on_and_off(
     async with run_live(outbox, sink_to(bus), tokens=tokens) as live:
         assert live.wants("token") is wanted  # asked, it finds out whether they are watched
         await wait_until(lambda: not live._queues[0].tokens.is_watched)
-        assert live.wants("token") is wanted
+        assert live.wants("token") is live.wants("request") is wanted
 
 
 async def test_workers_send_tokens_while_a_subscriber_watches(

@@ -331,13 +331,19 @@ def test_texts_that_are_no_unicode_become_escapes(link: RecordingLink) -> None:
     assert msgspec.json.decode(step.data)["endpoint"] == "\\ud800"
 
 
-def test_tokens_are_sent_while_they_are_watched(link: RecordingLink) -> None:
+REQUESTS = [(step, f"e{number}", "") for step in range(3) for number in range(10)]
+
+
+def test_texts_are_sent_while_they_are_watched_and_requests_always(link: RecordingLink) -> None:
     episodes = make_episodes(link, "Counter", "StreamingAgent", FROZEN)
     episodes.handle(Watch(steps=True, tokens=False))
     episodes.handle(play_frame())
     link.reader.wait_for(Free)
-    assert link.reader.of(TokensPart) == []
-    assert link.reader.of(Step)[0].seq == 1
+    streamed = [msgspec.json.decode(part.live, type=TokenText) for part in link.reader.of(TokensPart)]
+    assert [(item.step, item.endpoint, item.text) for item in streamed] == REQUESTS
+    assert not any(part.is_text for part in link.reader.of(TokensPart))
+    assert link.reader.of(Step)[0].seq == 11
+    link.reader.frames.clear()
     episodes.handle(Watch(steps=True, tokens=True))
     episodes.handle(play_frame())
     link.reader.wait_for(Free)
