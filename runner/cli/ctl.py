@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 
 from runner.cli.arguments import Options, add_run_options, add_state_options, at_least, subcommand_parser
+from runner.cli.reports import format_interval
 from runner.cli.terminal import ascii_json, output_stream, print_json, print_stderr, print_table, print_text, safe_text
 from runner.client.follow import (
     BatchItem,
@@ -29,12 +30,14 @@ from runner.client.node_folder import LaunchOptions
 from runner.client.target import ConnectedNode, Target, connected
 from runner.client.views import (
     BatchView,
+    ClusterView,
     Document,
     Failure,
     HealthView,
     Listing,
     Order,
     Quotes,
+    Results,
     ServerView,
     health_view,
     listing,
@@ -85,6 +88,12 @@ class Ctl:
             return Shown(batches=[view_of(BatchView, batch, self.quote) for batch in batches], episode=None)
         data = await self.client.fetch_episode(run_id)
         return Shown(batches=[], episode=episode_details(data, run_id, self.quote, self.options.steps))
+
+    async def results(self) -> Results:
+        run_id, _ = find_batches(await self.client.fetch_list(), self.options.id)
+        found = await self.client.fetch_results(run_id)
+        clusters = [view_of(ClusterView, cluster, self.quote) for cluster in found.clusters]
+        return view_of(Results, found, self.quote, clusters=clusters)
 
     async def command(self, name: RunCommand) -> Order:
         """Pause, resume, step or cancel; what is so already is no failure."""
@@ -311,6 +320,7 @@ _VERBS: Final[dict[str, Callable[[Ctl], Awaitable[msgspec.Struct]]]] = {
     "submit": Ctl.submit,
     "list": Ctl.show_list,
     "show": Ctl.show,
+    "results": Ctl.results,
     "health": Ctl.health,
     **{name: partial(Ctl.command, name=name) for name in get_args(RunCommand)},
     "move": Ctl.move,
@@ -335,6 +345,8 @@ def _print(options: argparse.Namespace, node: str, command: str, result: msgspec
                 print_batches(node, result.batches)
         case HealthView():
             _print_health(result)
+        case Results():
+            _print_results(result)
         case ServerView():
             print_text(f"{result.env}: {result.status}")
         case Shown(episode=EpisodeDetails() as details):
@@ -350,6 +362,17 @@ def print_batches(node: str, batches: Sequence[BatchView]) -> None:
         for each in batches
     ]
     print_table(f"Batches of {node}", ("batch", "environment", "agent", "model", "status", "episodes"), rows)
+
+
+def _print_results(found: Results) -> None:
+    rows = [
+        (row.env, row.agent, row.model or "-", f"{row.n_success}/{row.n_rated}", format_interval(row.success_interval))
+        for row in found.rows
+    ]
+    print_table("Results", ("environment", "agent", "model", "success", "95% interval"), rows)
+    if found.clusters:
+        cells = [(each.id, each.env, each.cause, str(each.n), each.representative) for each in found.clusters]
+        print_table("Failures", ("id", "environment", "cause", "n", "representative"), cells)
 
 
 def _print_health(health: HealthView) -> None:
@@ -406,6 +429,7 @@ def ctl_parser() -> SafeArgumentParser:
     add("list", "list the batches, and what the node can play")
     show = add("show", "show a batch, a battery or an episode", target="required")
     show.add_argument("--steps", type=at_least(0), default=MAX_STEPS, metavar="N", help="last steps of an episode")
+    add("results", "sum up a batch or battery, and group its failed episodes", target="required")
     add("follow", "print each step and episode of a batch until it ends", target="required")
     add("health", "show the node and the health of what it uses")
     for name, summary in (

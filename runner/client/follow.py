@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from runner.client.node_client import ControlRequestError
 from runner.client.target import ConnectedNode
-from runner.client.views import BatchView, HealthView, Listing, Order, Quoted, Quotes, ServerView, view_of
+from runner.client.views import BatchView, HealthView, Listing, Order, Quoted, Quotes, Results, ServerView, view_of
 from runner.errors import RunnerError
 from runner.events.codec import DurableRow, LiveRow, decode_item
 from runner.events.control import NodeList
@@ -102,6 +102,7 @@ class Shown(msgspec.Struct, kw_only=True):
 RESULTS: Final[dict[str, Any]] = {
     "list": Listing,
     "show": Shown,
+    "results": Results,
     "follow": FollowItem,
     "health": HealthView,
     "env": ServerView,

@@ -25,6 +25,8 @@ from runner.events.control import (
     NodeList,
     Op,
     ReplayArgs,
+    ResultsArgs,
+    RunResults,
     SentHistory,
     ServerArgs,
     ServerInfo,
@@ -40,7 +42,9 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 5.0  # to wait for a reply
 REPEAT_S: Final = 1.5  # after which a request without a reply is sent again if its operation is one of ``REPEATABLE``
-REPEATABLE: Final = frozenset({"start", "move", "replay", "episode", "annotate", "health", "list"})  # twice is as once
+REPEATABLE: Final = frozenset(
+    {"start", "move", "replay", "episode", "annotate", "health", "list", "results"}
+)  # twice is as once
 RETRY_INTERVAL_S: Final = 0.25  # between attempts while no node answers
 MAX_RETRIES: Final = 10  # repeating is safe, because a request without a responder reached no node
 MAX_REPLY_BYTES: Final = 1 << 20  # largest reply that is decoded
@@ -107,6 +111,10 @@ class NodeClient:
 
     async def replay(self, args: ReplayArgs) -> list[BatchState]:
         return await self._command("replay", args, list[BatchState])
+
+    async def fetch_results(self, run_id: str) -> RunResults:
+        """Fetch what the stored episodes of a batch or battery show."""
+        return await self._request("results", ResultsArgs(batch_id=run_id), RunResults)
 
     async def annotate(self, args: AnnotateArgs) -> list[Note]:
         return await self._command("annotate", args, list[Note])

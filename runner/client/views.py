@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 import msgspec
 from msgspec import Meta
 
-from runner.events.control import NodeHealth, NodeList
+from runner.events.control import NodeHealth, NodeList, ResultSummary
 from runner.events.live import EnvHealth, ModelHealth
 from runner.store.episode_file import shared_fields
 from runner.util.display_text import mask, one_line, sanitize
@@ -141,6 +141,29 @@ class Order(msgspec.Struct, kw_only=True):
         Meta(description="the batches that the order is for, as they are afterwards; [] if it is for none"),
     ]
     n_episodes: Annotated[int | None, Meta(description="episodes that it starts; null for other orders")] = None
+
+
+class ClusterView(msgspec.Struct, kw_only=True):
+    """Episodes of an environment that failed in the same way."""
+
+    id: Annotated[str, Meta(description="the same for the same way of failing")]
+    env: str
+    cause: Annotated[str, Meta(description="class of the cause")]
+    n: Annotated[int, Meta(description="number of its episodes")]
+    representative: Annotated[str, Meta(description="id of the shortest of them")]
+    step: int | None
+    flags: dict[str, int]
+    episodes: Annotated[list[str], Meta(description="ids of the first 20 of them")]
+    action: Quoted | None
+    observation: Quoted | None
+
+
+class Results(msgspec.Struct, kw_only=True):
+    """What the stored episodes of a batch or battery show."""
+
+    rows: list[ResultSummary]
+    clusters: Annotated[list[ClusterView], Meta(description="the 50 largest, in this order")]
+    n_clusters: int
 
 
 class Failure(msgspec.Struct, kw_only=True):

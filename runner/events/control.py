@@ -40,6 +40,7 @@ Op: TypeAlias = Literal[
     "annotate",
     "health",
     "list",
+    "results",
     "server_start",
     "server_stop",
     "send_history",
@@ -168,6 +169,12 @@ class MoveArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ]
 
 
+class ResultsArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Sum up the stored episodes of a batch, or of the batches of a battery, and group those that failed."""
+
+    batch_id: Annotated[str, Meta(description="a batch, or all batches of a battery")]
+
+
 class ReplayArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Play a batch, or the batches of a battery, again in new batches; the episodes of the old ones stay.
 
@@ -231,7 +238,16 @@ class NoArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 Args: TypeAlias = (
-    StartArgs | TargetArgs | MoveArgs | ReplayArgs | EpisodeArgs | AnnotateArgs | ServerArgs | ShutdownArgs | NoArgs
+    StartArgs
+    | TargetArgs
+    | MoveArgs
+    | ResultsArgs
+    | ReplayArgs
+    | EpisodeArgs
+    | AnnotateArgs
+    | ServerArgs
+    | ShutdownArgs
+    | NoArgs
 )
 ARGS: Final[dict[Op, type[Args]]] = {
     "start": StartArgs,
@@ -245,6 +261,7 @@ ARGS: Final[dict[Op, type[Args]]] = {
     "annotate": AnnotateArgs,
     "health": NoArgs,
     "list": NoArgs,
+    "results": ResultsArgs,
     "server_start": ServerArgs,
     "server_stop": ServerArgs,
     "send_history": NoArgs,
@@ -308,6 +325,50 @@ class BatchState(msgspec.Struct, kw_only=True):
             "budget of cost does not count, because they have no price; null: nothing"
         ),
     ] = None
+
+
+class ResultSummary(msgspec.Struct, kw_only=True):
+    """Results of one agent and its models in one environment; rates and means cover the rated episodes."""
+
+    env: EnvName
+    mode: Annotated[str, Meta(description="`strict` or `compat`")]
+    data_label: Annotated[str, Meta(description="label of the task data")]
+    agent: AgentName
+    model: Annotated[str | None, Meta(description="models that answered; null for a baseline")]
+    n: Annotated[int, Meta(description="episodes that ended")]
+    n_rated: Annotated[int, Meta(description="episodes that count in rates")]
+    n_success: Annotated[int, Meta(description="successful episodes")]
+    n_errors: Annotated[int, Meta(description="episodes that ended with an error")]
+    n_unscored: Annotated[int, Meta(description="episodes that their evaluation does not rate")]
+    outcomes: Annotated[dict[str, int], Meta(description="number of episodes by outcome")]
+    success_rate: Annotated[float | None, Meta(description="from 0 to 1; null if no episode is rated")]
+    success_interval: Annotated[tuple[float, float] | None, Meta(description="95% interval of the success rate")]
+    score: Annotated[float | None, Meta(description="mean reward")]
+    avg_rounds: Annotated[float | None, Meta(description="mean number of rounds")]
+    cost: Annotated[float | None, Meta(description="cost of all episodes; null when no price is known")]
+
+
+class FailureCluster(msgspec.Struct, kw_only=True):
+    """Episodes of an environment that failed in the same way."""
+
+    id: Annotated[str, Meta(description="the same for the same way of failing")]
+    env: EnvName
+    cause: Annotated[str, Meta(description="class of the cause, as in the query field `failure`")]
+    action: Annotated[str, Meta(description="template of the action that failed; empty without one")]
+    observation: Annotated[str, Meta(description="template of the answer to it, or of the error")]
+    n: Annotated[int, Meta(description="number of its episodes")]
+    representative: Annotated[str, Meta(description="id of the shortest of them")]
+    step: Annotated[int | None, Meta(description="where that one failed; null when unknown")]
+    flags: Annotated[dict[str, int], Meta(description="number of its episodes by flag")]
+    episodes: Annotated[list[str], Meta(description="ids of the first 20 of them")]
+
+
+class RunResults(msgspec.Struct, kw_only=True):
+    """What the stored episodes of a batch or battery show."""
+
+    rows: list[ResultSummary]
+    clusters: Annotated[list[FailureCluster], Meta(description="the 50 largest, in this order")]
+    n_clusters: Annotated[int, Meta(description="number of all of them")]
 
 
 class EpisodeChunk(msgspec.Struct, kw_only=True):
@@ -390,6 +451,7 @@ RESULTS: Final[dict[Op, Any]] = {
     "annotate": list[Note],
     "health": NodeHealth,
     "list": NodeList,
+    "results": RunResults,
     "server_start": ServerInfo,
     "server_stop": ServerInfo,
     "send_history": SentHistory,

@@ -81,6 +81,7 @@ def test_a_batch_is_started_followed_shown_and_played_again(ctl: Ctl) -> None:
     shown = ctl.result("show", episodes[0]["episode_id"], "--steps", "2", "--content")["episode"]
     assert [step["index"] for step in shown["steps"]] == [episodes[0]["rounds"] - 2, episodes[0]["rounds"] - 1]
     assert shown["steps"][0]["action"]["text"].startswith("move ")
+    assert [(row["n"], row["n_success"]) for row in ctl.result("results", "last")["rows"]] == [(3, 3)]
     assert ctl.failure("again", "last", "--errors") == "nothing_left"
     assert [document["result"]["kind"] for document in ctl.documents("again", "last", "--wait")][-1] == "batch"
     assert ctl.code == 0 and len(ctl.result("list")["batches"]) == 2
@@ -100,6 +101,9 @@ def test_what_waits_is_moved_paused_resumed_stepped_and_cancelled_once(ctl: Ctl)
     assert ctl.result("cancel", ids[1])["changed"] is False
     assert ctl.result("cancel", "--all", "--dry-run")["dry_run"] is True
     ctl.result("cancel", "--all")
+    (cluster, *_) = ctl.result("results", ids[0])["clusters"]
+    assert cluster["n"] == len(cluster["episodes"]) or cluster["n"] > 20
+    assert cluster["observation"]["text"] is None
     items = [document["result"] for document in ctl.documents("follow", ids[2])]
     assert (items[-1]["kind"], items[-1]["status"], ctl.code) == ("batch", "cancelled", 1)
 
