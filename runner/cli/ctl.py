@@ -430,7 +430,8 @@ def ctl_parser() -> SafeArgumentParser:
     show = add("show", "show a batch, a battery or an episode", target="required")
     show.add_argument("--steps", type=at_least(0), default=MAX_STEPS, metavar="N", help="last steps of an episode")
     add("results", "sum up a batch or battery, and group its failed episodes", target="required")
-    add("follow", "print each step and episode of a batch until it ends", target="required")
+    follow = add("follow", "print each step and episode of a batch until it ends", target="optional")
+    follow.set_defaults(id="last")
     add("health", "show the node and the health of what it uses")
     for name, summary in (
         ("pause", "pause a batch, a battery, an episode or all after the running steps"),
