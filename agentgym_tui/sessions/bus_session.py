@@ -249,7 +249,10 @@ class NodeSession(Session):
         self.library = self._library = StateDirLibrary(lambda: self._locator.find().data_dir)
         self.curation = self.exporter = Curation(self._library.opened)
         self.control = self._client = NodeClient(
-            lambda: self._connection, lambda _: self._node, on_command=lambda: self._poll_now.set(), to_start=f"press {start_key}"
+            lambda: self._connection,
+            lambda _: self._node,
+            on_command=lambda: self._poll_now.set(),
+            to_start=f"press {start_key}",
         )
         self.events = self._bus = EventSource()
         self._connection: NatsConnection | None = None

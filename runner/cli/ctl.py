@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 
 from runner.cli.arguments import Options, add_run_options, add_state_options, at_least, subcommand_parser
+from runner.cli.query_arguments import add_query_argument, protect_negations
 from runner.cli.reports import format_interval
 from runner.cli.terminal import ascii_json, output_stream, print_json, print_stderr, print_table, print_text, safe_text
 from runner.client.follow import (
@@ -32,6 +33,7 @@ from runner.client.views import (
     BatchView,
     ClusterView,
     Document,
+    EpisodeList,
     Failure,
     HealthView,
     Listing,
@@ -44,7 +46,7 @@ from runner.client.views import (
     view_of,
 )
 from runner.errors import RunnerError
-from runner.events.control import BatchState, NodeList, ReplayArgs, StartArgs
+from runner.events.control import BatchState, EpisodesArgs, NodeList, ReplayArgs, StartArgs
 from runner.types import Budget
 from runner.util.argument_parser import SafeArgumentParser, suggestion
 from runner.util.clock import is_ulid, new_ulid
@@ -94,6 +96,11 @@ class Ctl:
         found = await self.client.fetch_results(run_id)
         clusters = [view_of(ClusterView, cluster, self.quote) for cluster in found.clusters]
         return view_of(Results, found, self.quote, clusters=clusters)
+
+    async def episodes(self) -> EpisodeList:
+        query = " ".join(self.options.query)
+        args = EpisodesArgs(query=query, limit=self.options.limit, before=self.options.before)
+        return EpisodeList(episodes=await self.client.fetch_episodes(args))
 
     async def command(self, name: RunCommand) -> Order:
         """Pause, resume, step or cancel; what is so already is no failure."""
@@ -245,7 +252,7 @@ def _n_episodes(args: StartArgs) -> int:
 
 def main_ctl(argv: Sequence[str]) -> int:
     parser = ctl_parser()
-    options = parser.parse_args(argv)
+    options = parser.parse_args(protect_negations(argv))
     problem = _usage_problem(options)
     if problem:
         parser.error(problem)
@@ -321,6 +328,7 @@ _VERBS: Final[dict[str, Callable[[Ctl], Awaitable[msgspec.Struct]]]] = {
     "list": Ctl.show_list,
     "show": Ctl.show,
     "results": Ctl.results,
+    "episodes": Ctl.episodes,
     "health": Ctl.health,
     **{name: partial(Ctl.command, name=name) for name in get_args(RunCommand)},
     "move": Ctl.move,
@@ -347,6 +355,9 @@ def _print(options: argparse.Namespace, node: str, command: str, result: msgspec
             _print_health(result)
         case Results():
             _print_results(result)
+        case EpisodeList():
+            rows = [(each.episode_id, each.env, str(each.task_index), each.outcome) for each in result.episodes]
+            print_table("Episodes", ("episode", "environment", "task", "outcome"), rows)
         case ServerView():
             print_text(f"{result.env}: {result.status}")
         case Shown(episode=EpisodeDetails() as details):
@@ -430,6 +441,10 @@ def ctl_parser() -> SafeArgumentParser:
     show = add("show", "show a batch, a battery or an episode", target="required")
     show.add_argument("--steps", type=at_least(0), default=MAX_STEPS, metavar="N", help="last steps of an episode")
     add("results", "sum up a batch or battery, and group its failed episodes", target="required")
+    episodes = add("episodes", "list stored episodes by a query, the newest first")
+    add_query_argument(episodes)
+    episodes.add_argument("--limit", type=at_least(1), default=50, metavar="N", help="at most N up to 200 (default 50)")
+    episodes.add_argument("--before", metavar="ID", help="only those with smaller ids, for the next page")
     follow = add("follow", "print each step and episode of a batch until it ends", target="optional")
     follow.set_defaults(id="last")
     add("health", "show the node and the health of what it uses")

@@ -15,7 +15,18 @@ from msgspec import Meta
 
 from runner.client.node_client import ControlRequestError
 from runner.client.target import ConnectedNode
-from runner.client.views import BatchView, HealthView, Listing, Order, Quoted, Quotes, Results, ServerView, view_of
+from runner.client.views import (
+    BatchView,
+    EpisodeList,
+    HealthView,
+    Listing,
+    Order,
+    Quoted,
+    Quotes,
+    Results,
+    ServerView,
+    view_of,
+)
 from runner.errors import RunnerError
 from runner.events.codec import DurableRow, LiveRow, decode_item
 from runner.events.control import NodeList
@@ -103,6 +114,7 @@ RESULTS: Final[dict[str, Any]] = {
     "list": Listing,
     "show": Shown,
     "results": Results,
+    "episodes": EpisodeList,
     "follow": FollowItem,
     "health": HealthView,
     "env": ServerView,

@@ -19,6 +19,8 @@ from runner.events.control import (
     ControlRequest,
     EpisodeArgs,
     EpisodeChunk,
+    EpisodeEntry,
+    EpisodesArgs,
     MoveArgs,
     NoArgs,
     NodeHealth,
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 5.0  # to wait for a reply
 REPEAT_S: Final = 1.5  # after which a request without a reply is sent again if its operation is one of ``REPEATABLE``
 REPEATABLE: Final = frozenset(
-    {"start", "move", "replay", "episode", "annotate", "health", "list", "results"}
+    {"start", "move", "replay", "episode", "annotate", "health", "list", "results", "episodes"}
 )  # twice is as once
 RETRY_INTERVAL_S: Final = 0.25  # between attempts while no node answers
 MAX_RETRIES: Final = 10  # repeating is safe, because a request without a responder reached no node
@@ -115,6 +117,9 @@ class NodeClient:
     async def fetch_results(self, run_id: str) -> RunResults:
         """Fetch what the stored episodes of a batch or battery show."""
         return await self._request("results", ResultsArgs(batch_id=run_id), RunResults)
+
+    async def fetch_episodes(self, args: EpisodesArgs) -> list[EpisodeEntry]:
+        return await self._request("episodes", args, list[EpisodeEntry])
 
     async def annotate(self, args: AnnotateArgs) -> list[Note]:
         return await self._command("annotate", args, list[Note])

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 import msgspec
 from msgspec import Meta
 
-from runner.events.control import NodeHealth, NodeList, ResultSummary
+from runner.events.control import EpisodeEntry, NodeHealth, NodeList, ResultSummary
 from runner.events.live import EnvHealth, ModelHealth
 from runner.store.episode_file import shared_fields
 from runner.util.display_text import mask, one_line, sanitize
@@ -164,6 +164,12 @@ class Results(msgspec.Struct, kw_only=True):
     rows: list[ResultSummary]
     clusters: Annotated[list[ClusterView], Meta(description="the 50 largest, in this order")]
     n_clusters: int
+
+
+class EpisodeList(msgspec.Struct, kw_only=True):
+    """Stored episodes, the newest first."""
+
+    episodes: list[EpisodeEntry]
 
 
 class Failure(msgspec.Struct, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -21,7 +22,9 @@ from runner.types.fields import (
     ModelName,
     NodeStatus,
     Pid,
+    Reward,
     StorageProblem,
+    TaskIndex,
     WaitingFor,
     WaitingSeconds,
 )
@@ -41,6 +44,7 @@ Op: TypeAlias = Literal[
     "health",
     "list",
     "results",
+    "episodes",
     "server_start",
     "server_stop",
     "send_history",
@@ -175,6 +179,14 @@ class ResultsArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     batch_id: Annotated[str, Meta(description="a batch, or all batches of a battery")]
 
 
+class EpisodesArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """List stored episodes by a query as of `agentgym-runner episodes`, the newest first."""
+
+    query: Annotated[str, Meta(max_length=2_000, description="an empty query selects every episode")] = ""
+    limit: Annotated[int, Meta(ge=1, le=200, description="maximum number of episodes")] = 50
+    before: Annotated[str | None, Meta(description="only episodes with smaller ids, for the next page")] = None
+
+
 class ReplayArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Play a batch, or the batches of a battery, again in new batches; the episodes of the old ones stay.
 
@@ -242,6 +254,7 @@ Args: TypeAlias = (
     | TargetArgs
     | MoveArgs
     | ResultsArgs
+    | EpisodesArgs
     | ReplayArgs
     | EpisodeArgs
     | AnnotateArgs
@@ -262,6 +275,7 @@ ARGS: Final[dict[Op, type[Args]]] = {
     "health": NoArgs,
     "list": NoArgs,
     "results": ResultsArgs,
+    "episodes": EpisodesArgs,
     "server_start": ServerArgs,
     "server_stop": ServerArgs,
     "send_history": NoArgs,
@@ -346,6 +360,27 @@ class ResultSummary(msgspec.Struct, kw_only=True):
     score: Annotated[float | None, Meta(description="mean reward")]
     avg_rounds: Annotated[float | None, Meta(description="mean number of rounds")]
     cost: Annotated[float | None, Meta(description="cost of all episodes; null when no price is known")]
+
+
+class EpisodeEntry(msgspec.Struct, kw_only=True):
+    """A stored episode."""
+
+    episode_id: EpisodeId
+    batch_id: BatchId
+    env: EnvName
+    agent: AgentName
+    models: Annotated[str | None, Meta(description="models that answered; null for a baseline")]
+    task_index: TaskIndex
+    attempt: Annotated[int, Meta(description="number of earlier attempts at the task in this batch")]
+    ended_at: Annotated[datetime, Meta(description="when it ended")]
+    outcome: Annotated[str, Meta(description="how it ended")]
+    success: Annotated[bool, Meta(description="verdict of the environment")]
+    reward: Reward
+    rounds: Annotated[int, Meta(description="number of timesteps")]
+    duration_s: Annotated[float, Meta(description="duration in seconds, pauses excluded")]
+    cost: Annotated[float | None, Meta(description="cost of all timesteps; null when no price is known")]
+    flags: Annotated[str | None, Meta(description="names of the flags, with commas; null if its steps are damaged")]
+    error_type: Annotated[str | None, Meta(description="type of the error that ended it; null for other outcomes")]
 
 
 class FailureCluster(msgspec.Struct, kw_only=True):
@@ -452,6 +487,7 @@ RESULTS: Final[dict[Op, Any]] = {
     "health": NodeHealth,
     "list": NodeList,
     "results": RunResults,
+    "episodes": list[EpisodeEntry],
     "server_start": ServerInfo,
     "server_stop": ServerInfo,
     "send_history": SentHistory,

@@ -38,6 +38,8 @@ from runner.events.control import (
     ControlReply,
     ControlRequest,
     EpisodeArgs,
+    EpisodeEntry,
+    EpisodesArgs,
     FailureCluster,
     MoveArgs,
     NoArgs,
@@ -59,6 +61,8 @@ from runner.node.batch_player import BatchPlayer
 from runner.node.batch_queue import MAX_QUEUED, BatchQueue, QueuedBatch, QueueFull, Status, queue_entries
 from runner.node.env_servers import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
+from runner.query.episodes import episode_condition, episode_lookups
+from runner.query.syntax import QueryError
 from runner.results.clusters import find_clusters
 from runner.results.summary import Selection, summarize_results
 from runner.store.episode_file import shared_fields
@@ -196,7 +200,9 @@ CHANGEABLE = ("concurrency", "workers", "budget")
 """Arguments that may differ when an interrupted batch is resumed."""
 MAX_WAIT_S: Final = 1.0
 """Seconds that a request waits for the episodes to be read; others wait with it."""
-NEED_INDEX: Final[frozenset[Op]] = frozenset({"cancel", "replay", "episode", "annotate", "send_history", "results"})
+NEED_INDEX: Final[frozenset[Op]] = frozenset(
+    {"cancel", "replay", "episode", "annotate", "send_history", "results", "episodes"}
+)
 """Operations that use all stored episodes, so that a node which has not read all of them rejects them."""
 
 LIVE: Final[tuple[Status, ...]] = ("queued", "running")
@@ -312,6 +318,8 @@ class ControlHandler(msgspec.Struct, frozen=True):
                 return self._replay(args)
             case ResultsArgs():
                 return self._results(args.batch_id)
+            case EpisodesArgs():
+                return self._episodes(args)
             case EpisodeArgs():
                 return self.files.chunk(args.episode_id, args.offset)
             case AnnotateArgs():
@@ -392,6 +400,21 @@ class ControlHandler(msgspec.Struct, frozen=True):
             ],
             n_clusters=len(clusters),
         )
+
+    def _episodes(self, args: EpisodesArgs) -> list[EpisodeEntry]:
+        workspace = self.batch_player.workspace
+        lookups = episode_lookups(workspace.data_dir)
+        try:
+            condition = episode_condition(args.query, now=workspace.clock.now(), lookups=lookups)
+        except QueryError as exc:
+            raise RequestRejected(
+                "bad_request", f"the query is invalid: {exc}", "see agentgym-runner episodes"
+            ) from exc
+        older = "" if args.before is None else " AND episode_id < :before"
+        clause = f"WHERE ({condition.sql}){older} ORDER BY episode_id DESC LIMIT :n_listed"
+        values = {**condition.parameters, "before": args.before, "n_listed": args.limit}
+        rows = workspace.index.rows(clause, values)
+        return [EpisodeEntry(**shared_fields(row, EpisodeEntry)) for row in rows]
 
     def _annotate(self, args: AnnotateArgs) -> list[Note]:
         if not (self.batch_player.plays(args.episode_id) or self.files.has(args.episode_id)):

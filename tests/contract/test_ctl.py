@@ -82,6 +82,11 @@ def test_a_batch_is_started_followed_shown_and_played_again(ctl: Ctl) -> None:
     assert [step["index"] for step in shown["steps"]] == [episodes[0]["rounds"] - 2, episodes[0]["rounds"] - 1]
     assert shown["steps"][0]["action"]["text"].startswith("move ")
     assert [(row["n"], row["n_success"]) for row in ctl.result("results", "last")["rows"]] == [(3, 3)]
+    listed = ctl.result("episodes", "env:maze", "outcome:success", "--limit", "2")["episodes"]
+    assert [each["task_index"] for each in listed] == [2, 1]
+    older = ctl.result("episodes", "-outcome:failure", "--before", listed[-1]["episode_id"])["episodes"]
+    assert [each["task_index"] for each in older] == [0]
+    assert ctl.failure("episodes", "reward>>1") == "bad_request"
     assert ctl.failure("again", "last", "--errors") == "nothing_left"
     assert [document["result"]["kind"] for document in ctl.documents("again", "last", "--wait")][-1] == "batch"
     assert ctl.code == 0 and len(ctl.result("list")["batches"]) == 2
