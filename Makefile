@@ -10,8 +10,8 @@ EPISODES ?= $(REPEAT)
 # A file with variables such as API keys for the commands below. Neither make nor the set-up reads it.
 ENV_FILE ?= $(wildcard .env)
 WITH_ENV = $(if $(ENV_FILE),$(BIN)/python scripts/with_env.py "$(ENV_FILE)" )
-# Half of the time of the fast tests is waiting, so two cores finish sooner with four processes.
-TEST_WORKERS ?= 4
+# Half of the time of the fast tests is waiting, so two cores finish sooner with three processes.
+TEST_WORKERS ?= 3
 # Half of the time of the tests of real processes is waiting, too.
 LONG_WORKERS ?= 4
 SOAK_S ?= 600

@@ -541,9 +541,11 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
     def action_model_form(self) -> None:
         from agentgym_tui.screens.dialogs.forms import ModelForm
 
-        if self._may_start() and self.session.profile is not None:
+        if not self._may_start():
+            return
+        if self.session.profile is not None:
             self.push_screen(ModelForm(*self.session.profile), self._profile_written)
-        elif self.accepts_keys:
+        else:
             toast(self, "the profile in use is not known yet", failed=True)
 
     def _profile_written(self, written: tuple[Path, list[str]] | None) -> None:

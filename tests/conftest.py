@@ -3,12 +3,15 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from runner import plugins
+from runner.batch.workspace import Workspace
+from runner.store import EpisodeIndex, EpisodeStore, open_index
 from tests.support.examples import examples
 from tests.support.nats_server import NatsAccount, NatsServer, SharedNatsServer
 
@@ -109,6 +112,24 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
     yield add
     plugins._entry_points.cache_clear()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> EpisodeStore:
+    """A state directory without episodes."""
+    return EpisodeStore(tmp_path / "data")
+
+
+@pytest.fixture
+def index(store: EpisodeStore) -> Iterator[EpisodeIndex]:
+    with closing(open_index(store)) as index:
+        yield index
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Iterator[Workspace]:
+    with closing(Workspace(tmp_path / "data", node="test", profile="p1")) as workspace:
+        yield workspace
 
 
 @pytest.fixture(scope="session")

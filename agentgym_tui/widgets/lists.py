@@ -128,9 +128,14 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         self._strip_cache: dict[tuple[object, ...], Strip] = {}
         self._style_cache: dict[tuple[Tone, bool], Style] = {}
         self._background_color: Color | None = None
+        self._unmeasured: tuple[int, int] | None = None  # what ``scroll_to_found`` was to show before the first layout
 
     def scroll_to_found(self, index: int, number: int = 0) -> None:
-        """Scroll sideways until the found place with this number in line ``index`` is visible."""
+        """Scroll sideways until this place in line ``index`` is visible; without a width yet, once there is one."""
+        self._unmeasured = None if self.outer_size.width else (index, number)
+        if self._unmeasured is not None:
+            return
+        self._measure()
         room, columns = self._width - LIST_MARGIN, self._found_columns(index)
         if columns:
             start, stop = columns[min(number, len(columns) - 1)]
@@ -217,6 +222,8 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         """Hide a scroll bar that is no longer needed; a resize lays out the screen in any case."""
         if self.styles.overflow_y == "scroll" and self.virtual_size.height <= self.scrollable_content_region.height:
             self.styles.overflow_y = "auto"
+        if self._unmeasured is not None:
+            self.scroll_to_found(*self._unmeasured)
 
     def refresh_changed(self) -> None:
         """Repaint only the rows whose content has changed since the last repaint."""
@@ -499,7 +506,8 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         if self._follow:
             self._scroll(self.max_scroll_y)
         elif self.cursor_type == "none":
-            return
+            if self.found is not None:  # the line of the search below has taken a row
+                self._scroll_into_view(self.cursor)
         elif self._n_visible > before and self.cursor == self.scroll_offset.y + before - 1:
             # lines that lack of room had pushed out above the cursor scroll back
             self._scroll(max(self.cursor - self._n_visible + 1, 0))

@@ -106,6 +106,11 @@ async def stream_info(js: JetStreamContext, stream: str) -> StreamInfo:
     return await checked_reply(_checked_info(js, stream))
 
 
+def has_leader(info: StreamInfo) -> bool:
+    """Return whether an answer has the state of its stream; in an election a cluster answers as if it were empty."""
+    return info.cluster is None or info.cluster.leader is not None
+
+
 def refusal_of(info: StreamInfo, size: int) -> str | None:
     """Return why a stream would refuse a message of ``size`` bytes, headers included; None if it would keep it."""
     config, state = info.config, info.state

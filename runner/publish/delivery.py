@@ -26,6 +26,7 @@ from runner.bus.streams import (
     checked_reply,
     ensure_streams,
     find_stream,
+    has_leader,
     stream_info,
 )
 from runner.events.codec import headers_for
@@ -291,6 +292,8 @@ class StreamRoutes:
             # An external broker may only allow publishing; then events that its stream loses are not sent again.
             logger.info("%s does not show its stream %s: %s", broker_name(self._key), stream, error_text(exc))
             return
+        if not has_leader(info):
+            raise nats.errors.Error(f"its stream {stream} has no leader")
         last_seq = await self._last_kept(js, stream, info.state.last_seq)
         lost = await asyncio.to_thread(
             self._outbox.reconcile_stream, self._key, stream, created=info.created, last_seq=last_seq

@@ -20,7 +20,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StorageType, S
 from nats.js.errors import NotFoundError
 
 from runner.bus.connection import NatsConnection
-from runner.bus.streams import BUS_ERRORS, checked_reply, stream_info
+from runner.bus.streams import BUS_ERRORS, checked_reply, has_leader, stream_info
 from runner.events.subjects import are_disjoint, covered_by_any, intersections
 from runner.subscribe.buffer import DedupBuffer, FetchLimit, RawMessage
 from runner.subscribe.messages import Notice, Since
@@ -78,6 +78,8 @@ class Position(msgspec.Struct):
     def initial(cls, since: Since, info: StreamInfo, subscribed_at: datetime) -> Position:
         """The subscription started at ``subscribed_at``."""
         match since:
+            case "now" if not has_leader(info):
+                return cls(info.created, start=subscribed_at)
             case "now":
                 return cls(info.created, info.state.last_seq)
             case "all":
@@ -347,6 +349,8 @@ class StreamReader:
 
     def _may_catch_up(self, info: StreamInfo) -> bool:
         """Return whether a stream that looks shorter is read again: a new leader of a cluster may still be loading."""
+        if not has_leader(info):
+            return True
         is_shorter = info.cluster is not None and (self._position.cursor or 0) > info.state.last_seq
         self._n_shorter = self._n_shorter + 1 if is_shorter and self._position.created == info.created else 0
         return 0 < self._n_shorter <= MAX_SHORTER

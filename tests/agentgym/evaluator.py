@@ -58,7 +58,6 @@ def replace_packages(answers: Iterator[str]) -> None:
 
 
 def made(name: str, **names: Any) -> ModuleType:  # noqa: ANN401
-    """Return a module with these names."""
     module = ModuleType(name)
     vars(module).update(names)
     return module

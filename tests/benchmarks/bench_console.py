@@ -1,8 +1,10 @@
-"""The console in a real terminal: start, idle CPU, and a list of ten thousand episodes."""
+"""The console in a real terminal: start, idle CPU, and a list of ten thousand episodes; and their printed results."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -13,19 +15,14 @@ from typing import Final
 
 import psutil
 
-from runner.batch.batch import Batch
-from runner.batch.workspace import Workspace
 from runner.publish.outbox import LOCAL
 from runner.store import EpisodeStore, open_index
-from runner.types import Limits
-from tests.benchmarks.measure import Row, quartiles, ratio, row
-from tests.support.batches import resolved_batch
-from tests.support.episodes import new_id
+from tests.benchmarks.measure import CONSOLE, PAIRS, Row, peak_mb, quartiles, ratio, row, store_copies
+from tests.support.command import COMMAND
 from tests.support.node_process import NodeProcess
 from tests.support.publishing import open_outbox
 from tests.support.terminal import ENTER, Terminal
 
-CONSOLE = str(Path(sys.executable).with_name("agentgym-tui"))
 MINIMAL = """
 from textual.app import App
 from textual.widgets import Static
@@ -47,7 +44,7 @@ MAX_START_RATIOS: Final = (1.5, 2.0)
 NODE_STATUS: Final = b"idle"
 """Status of the running node, which only its reply to a request contains; the connection alone is not its data."""
 
-MAX_IDLE, MAX_LIST_S, MAX_MB, MAX_NEXT_MS = 1.0, 1.0, 150, 50.0
+MAX_IDLE, MAX_LIST_S, MAX_RESULTS_S, MAX_MB, MAX_NEXT_MS = 1.0, 1.0, 1.0, 150, 50.0
 
 _ESCAPE = re.compile(rb"\x1b(?:\][^\x07]*\x07|\[[0-9;?<>$]*[a-zA-Z])")
 
@@ -56,13 +53,36 @@ def run() -> list[Row]:
     """Measure the console beside a node that has stored many episodes."""
     with tempfile.TemporaryDirectory() as folder:
         data_dir = Path(folder)
-        ids = _store(data_dir)
+        batch = store_copies(data_dir, N_EPISODES)
+        ids = sorted((path.stem for path in batch.iterdir()), reverse=True)
+        open_index(EpisodeStore(data_dir)).close()
+        results = _results(data_dir)
         with NodeProcess(data_dir):
             _wait_until_published(data_dir)
             rows = _start(data_dir)
             with Terminal(CONSOLE, "launch", "--data-dir", folder) as terminal:
                 terminal.wait_for("connected", 60)
-                return [*rows, _idle(terminal), *_episodes(terminal, ids)]
+                return [*results, *rows, _idle(terminal), *_episodes(terminal, ids)]
+
+
+def _results(data_dir: Path) -> list[Row]:
+    command = [COMMAND, "--results", "--json", "--data-dir", str(data_dir)]
+    walls, peaks = zip(*(_measure_process(command) for _ in range(PAIRS)), strict=True)
+    (q1, seconds, q3), name = quartiles(walls), f"--results over {N_EPISODES:,} episodes"
+    return [
+        row(f"{name} ({q1:.2f}-{q3:.2f}), wall", seconds, MAX_RESULTS_S, "{:.2f} s"),
+        row(f"{name}, memory", max(peaks), MAX_MB, "{:.0f} MB"),
+    ]
+
+
+def _measure_process(command: list[str]) -> tuple[float, float]:
+    """Return wall seconds and peak memory (MB) of a command."""
+    before = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return time.perf_counter() - before, usage.ru_maxrss / 1024
 
 
 def _start(data_dir: Path) -> list[Row]:
@@ -106,22 +126,6 @@ def _cpu_s(process: psutil.Process) -> float:
     return sum(sum(each.cpu_times()[:2]) for each in (process, *process.children(recursive=True)))
 
 
-def _store(data_dir: Path) -> Sequence[str]:
-    """Store an episode and copies of it; return all ids, newest first."""
-    workspace = Workspace(data_dir, node="bench", profile="bench")
-    spec = resolved_batch(env="Maze", agent="oracle", limits=Limits(max_rounds=15), tracing="full")
-    Batch(spec, workspace).run()
-    workspace.close()
-    (episode_file,) = data_dir.glob("runs/*/*.json")
-    content = episode_file.read_bytes()
-    ids = sorted({new_id() for _ in range(N_EPISODES - 1)})
-    for episode_id in ids:
-        copy = content.replace(episode_file.stem.encode(), episode_id.encode())
-        episode_file.with_stem(episode_id).write_bytes(copy)
-    open_index(EpisodeStore(data_dir)).close()
-    return [*reversed(ids), episode_file.stem]
-
-
 def _wait_until_published(data_dir: Path) -> None:
     """Wait until the events of the stored episodes have been sent; this is not measured."""
     with open_outbox(data_dir) as outbox:
@@ -133,7 +137,7 @@ def _episodes(terminal: Terminal, ids: Sequence[str]) -> list[Row]:
     list_s = _response_time(terminal, "2", f"{N_EPISODES:,} episodes", "Maze")
     _response_time(terminal, ENTER, ids[0])
     nexts = [_response_time(terminal, "n", episode_id) for episode_id in ids[1 : N_NEXT + 1]]
-    megabytes = _peak_mb(terminal.process.pid)
+    megabytes = peak_mb(terminal.process.pid)
     q1, next_ms, q3 = (seconds * 1e3 for seconds in quartiles(nexts))
     return [
         row(f"list of {N_EPISODES:,} episodes, wall", list_s, MAX_LIST_S, "{:.2f} s"),
@@ -151,9 +155,3 @@ def _response_time(terminal: Terminal, key: str, *texts: str) -> float:
     seconds = time.perf_counter() - started
     terminal.wait_until_quiet()
     return seconds
-
-
-def _peak_mb(pid: int) -> float:
-    """Return the peak memory of a process in MB."""
-    (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return int(line) / 1024

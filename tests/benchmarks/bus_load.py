@@ -1,6 +1,6 @@
-"""Publishes a load on a bus, from a separate process: live items of one node or of many, or foreign messages.
+"""Publishes the live items of many nodes on a bus, from a separate process.
 
-python -m tests.benchmarks.bus_load live|fleet|foreign URL RATE SECONDS
+python -m tests.benchmarks.bus_load URL RATE SECONDS
 
 Starts when it reads a line, and prints a ``LoadReport`` as JSON.
 """
@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,82 +19,35 @@ import nats
 from ulid import ULID
 
 from runner.batch.observers import BatchItem, EpisodeStored, LiveItems
-from runner.bus.address import BusAddress
 from runner.events.subjects import LiveChannel, channel_of, live_subject
 from runner.publish.live_publisher import INTERVAL_S as FLUSH_INTERVAL_S
-from runner.publish.live_publisher import LivePublisher
-from runner.publish.sink import Sink, SinkConnection
-from tests.benchmarks.synthetic_episodes import n_items, synthetic_items
+from tests.benchmarks.synthetic_episodes import synthetic_items
 
-NODE: Final = "load"
 READY: Final = "ready"
 INTERVAL_S: Final = 0.01
 WAIT_S: Final = 30
 N_NODES, N_EPISODES = 50, 8
 """Nodes of a fleet, and running episodes of each."""
 
-FOREIGN: Final = [
-    (f"plant.line{line}.{kind}", payload)
-    for line in range(8)
-    for kind, payload in (
-        ("temperature", b'{"celsius": 71.25, "sensor": "t-%d"}' % line),
-        ("log", b"2026-05-01 14:30:00 WARN bearing 7 \x1b[31mhot\x1b[0m " * 4),
-        ("frame", bytes(range(256)) * 2),
-        ("order", b'{"order": {"lines": [%s]}}' % b", ".join([b'{"sku": "A-1", "n": 3}'] * 20)),
-        ("empty", b""),
-    )
-]
-
 
 class LoadReport(msgspec.Struct):
     """Result of a load.
 
     Attributes:
-        n: number of items or messages that the server received.
+        n: number of items that the server received.
         seconds: time from the first message until the server received the last one.
-        dropped: number of items that the publisher dropped.
-        tenths: number of messages in each tenth of a second.
+        tenths: number of items in each tenth of a second.
         started_s: time of the first message by the system's monotonic clock.
     """
 
     n: int
     seconds: float
-    dropped: int
     tenths: list[int]
     started_s: float = 0.0
 
     @property
     def rate(self) -> float:
         return self.n / self.seconds
-
-
-async def live(url: str, rate: float, seconds: float) -> LoadReport:
-    """Publish live items of synthetic episodes with a node's publisher."""
-    sink_connection = SinkConnection(
-        Sink("local", lambda: BusAddress(url), owned=True), client_name="load", on_state=lambda _: None
-    )
-    publisher = LivePublisher([sink_connection], node=NODE, boot=str(ULID()))
-    items = synthetic_items(str(ULID()), NODE)
-
-    async def send(n: int) -> int:
-        n_sent = 0
-        while n_sent < n:
-            publisher(item := next(items))
-            n_sent += n_items(item)
-        return n_sent
-
-    async with _running(sink_connection.run()):
-        async with asyncio.timeout(WAIT_S):
-            while sink_connection.client is None:
-                await sink_connection.wait_changed()
-        await _wait_for_start()
-        async with _running(publisher.run()):
-            started, tenths = await _send_at_rate(rate, seconds, send)
-        await publisher.flush()
-        assert sink_connection.client is not None, "the connection was lost"
-        await sink_connection.client.flush(WAIT_S)
-        (dropped,) = publisher.dropped
-        return LoadReport(sum(tenths) - dropped, time.perf_counter() - started, dropped, tenths)
 
 
 class FleetMessage(NamedTuple):
@@ -151,25 +102,7 @@ async def fleet(url: str, rate: float, seconds: float) -> LoadReport:
     await client.flush(WAIT_S)
     passed = time.perf_counter() - started
     await client.close()
-    return LoadReport(sum(tenths), passed, 0, tenths, started)
-
-
-async def foreign(url: str, rate: float, seconds: float) -> LoadReport:
-    """Publish messages of another application, one by one."""
-    client = await nats.connect(url)
-    messages = itertools.cycle(FOREIGN)
-
-    async def send(n: int) -> int:
-        for subject, payload in itertools.islice(messages, n):
-            await client.publish(subject, payload)
-        return n
-
-    await _wait_for_start()
-    started, tenths = await _send_at_rate(rate, seconds, send)
-    await client.flush(WAIT_S)
-    sent = LoadReport(sum(tenths), time.perf_counter() - started, 0, tenths)
-    await client.close()
-    return sent
+    return LoadReport(sum(tenths), passed, tenths, started)
 
 
 async def _send_at_rate(rate: float, seconds: float, send: Callable[[int], Awaitable[int]]) -> tuple[float, list[int]]:
@@ -193,19 +126,9 @@ async def _wait_for_start() -> None:
     await asyncio.to_thread(sys.stdin.readline)
 
 
-@asynccontextmanager
-async def _running(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-
-
-def main(kind: str, url: str, rate: str, seconds: str) -> None:
+def main(url: str, rate: str, seconds: str) -> None:
     gc.disable()  # the process is short-lived and creates no reference cycles
-    sent = asyncio.run({"live": live, "fleet": fleet, "foreign": foreign}[kind](url, float(rate), float(seconds)))
+    sent = asyncio.run(fleet(url, float(rate), float(seconds)))
     sys.stdout.write(msgspec.json.encode(sent).decode() + "\n")
 
 

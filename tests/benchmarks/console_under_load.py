@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import random
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from runner.bus.streams import DEFAULT_STREAMS, ensure_live_stream, stream_info
 from runner.events.subjects import LIVE_STREAM
 from tests.benchmarks.bus_load import READY, LoadReport
 from tests.benchmarks.counted_console import ConsoleCounts
+from tests.benchmarks.measure import peak_mb
 from tests.support.nats_server import NatsServer
 from tests.support.publishing import nats_client
 from tests.support.terminal import Terminal
@@ -56,8 +56,8 @@ def cursor_on(words: Sequence[str]) -> re.Pattern[bytes]:
 class Load:
     """A process that publishes a load once it is started."""
 
-    def __init__(self, kind: str, url: str, rate: float, seconds: float) -> None:
-        command = [sys.executable, "-m", "tests.benchmarks.bus_load", kind, url, str(rate), str(seconds)]
+    def __init__(self, url: str, rate: float, seconds: float) -> None:
+        command = [sys.executable, "-m", "tests.benchmarks.bus_load", url, str(rate), str(seconds)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> Self:
@@ -76,9 +76,7 @@ class Load:
     def wait(self) -> LoadReport:
         """Wait for the end and return the report; an empty report makes the run void."""
         line = self._line()
-        return (
-            msgspec.json.decode(line, type=LoadReport) if line else LoadReport(n=0, seconds=1.0, dropped=0, tenths=[])
-        )
+        return msgspec.json.decode(line, type=LoadReport) if line else LoadReport(n=0, seconds=1.0, tenths=[])
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -111,8 +109,6 @@ async def _n_stored(url: str) -> int:
 
 
 class MeasuredConsole:
-    """A console that is measured from outside its process."""
-
     def __init__(self, terminal: Terminal, url: str, counts: Path) -> None:
         self.url = url
         self._terminal = terminal
@@ -133,14 +129,9 @@ class MeasuredConsole:
     @property
     def megabytes(self) -> float:
         """Peak memory in MB."""
-        (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self._process.pid}/status").read_text())
-        return int(line) / 1024
-
-    def signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
+        return peak_mb(self._process.pid)
 
     def watch_load(self, load: Load) -> LoadReport:
-        """Run a load to its end."""
         with load:
             load.start()
             return load.wait()
@@ -149,22 +140,9 @@ class MeasuredConsole:
         """Return the number of live messages that the broker's stream has stored so far."""
         return asyncio.run(_n_stored(self.url))
 
-    def show_events(self) -> None:
-        """Open the events screen and focus the tree of subjects."""
-        self._terminal.send("3")
-        self._terminal.wait_for("showing only new messages", WAIT_S)
-        self._terminal.send("t")
-
     def show_runs(self) -> None:
-        """Open the Runs screen."""
         self._terminal.send("6")
         self._terminal.wait_for("time left", WAIT_S)
-
-    def n_messages(self) -> int:
-        """Return the message count of the events screen, once it no longer changes."""
-        self._terminal.wait_until_quiet(2.0)
-        (number,) = re.findall(r"([\d,]+) messages ·", self._terminal.text)
-        return int(number.replace(",", ""))
 
     def wait_until_idle(self) -> None:
         """Wait until the console uses almost no CPU."""
@@ -210,7 +188,6 @@ class MeasuredConsole:
         return cpu, responses
 
     def quit(self) -> ConsoleCounts:
-        """Quit the console and return its counts."""
         self._terminal.send("1")
         self._terminal.wait_for("Environments", WAIT_S)
         self._terminal.send("q")

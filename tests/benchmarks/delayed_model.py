@@ -1,6 +1,6 @@
 """A model server in its own process whose answers take a fixed time, and which counts answers and its own CPU time.
 
-``python -m tests.benchmarks.delayed_model SECONDS PIECES STAGGER`` prints its URL and serves until it is terminated.
+``python -m tests.benchmarks.delayed_model SECONDS PIECES`` prints its URL and serves until it is terminated.
 """
 
 from __future__ import annotations
@@ -39,23 +39,21 @@ class DelayedModel(NamedTuple):
     delay_s: float
 
     def read_count(self) -> Count:
-        """Return the counters."""
         parts = urlsplit(self.url)
         with urlopen(f"http://{parts.netloc}{COUNT_PATH}", timeout=30) as response:
             return Count(**json.load(response))
 
 
 @contextmanager
-def run_delayed_model(delay_s: float, *, pieces: int = 1, staggered: bool = True) -> Iterator[DelayedModel]:
+def run_delayed_model(delay_s: float, *, pieces: int = 1) -> Iterator[DelayedModel]:
     """Run a server in its own process.
 
     Args:
-        delay_s: seconds from a request to the end of its answer; 0: it is sent at once, streamed or not.
+        delay_s: seconds from a request to the end of its answer. The first one of each connection takes up to as long
+            again, so that episodes that start together do not stay in step.
         pieces: number of chunks of a streamed answer, evenly distributed over ``delay_s``.
-        staggered: whether the first answer of each connection takes up to ``delay_s`` longer, so that episodes that
-            start together do not stay in step.
     """
-    options = [str(delay_s), str(pieces), str(int(staggered))]
+    options = [str(delay_s), str(pieces)]
     command = [sys.executable, "-m", "tests.benchmarks.delayed_model", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -66,10 +64,9 @@ def run_delayed_model(delay_s: float, *, pieces: int = 1, staggered: bool = True
 
 
 class _Server:
-    def __init__(self, delay_s: float, pieces: int, staggered: bool) -> None:
+    def __init__(self, delay_s: float, pieces: int) -> None:
         self.delay_s = delay_s
         self.stagger = random.Random(1)
-        self.is_staggered = staggered
         self.plain = completion_response(ANSWER)
         self.events = _events(pieces)
         self.n_answers = 0
@@ -84,7 +81,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, server: _Server) -> None:
         self._server = server
         self._received = b""
-        self._extra_s = server.stagger.uniform(0.0, server.delay_s) if server.is_staggered else 0.0
+        self._extra_s = server.stagger.uniform(0.0, server.delay_s)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -104,9 +101,6 @@ class _Connection(asyncio.Protocol):
 
     def _answer(self, *, is_streamed: bool) -> None:
         loop, starts_in_s, self._extra_s = asyncio.get_running_loop(), self._extra_s, 0.0
-        if not self._server.delay_s:
-            self._finish(b"".join(self._server.events) if is_streamed else self._server.plain)
-            return
         if not is_streamed:
             loop.call_later(starts_in_s + self._server.delay_s, self._finish, self._server.plain)
             return
@@ -145,4 +139,4 @@ async def _serve(server: _Server) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(_Server(float(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "1")))
+    asyncio.run(_serve(_Server(float(sys.argv[1]), int(sys.argv[2]))))

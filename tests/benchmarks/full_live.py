@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import itertools
 import re
-import signal
 import time
 from bisect import bisect
 from collections.abc import Iterator, Sequence
-from statistics import median
 from typing import Final, NamedTuple
 
 from tests.benchmarks.bus_load import N_NODES, LoadReport
@@ -28,26 +26,19 @@ from tests.benchmarks.counted_console import ConsoleCounts
 from tests.benchmarks.measure import Row, quartiles, row
 from tests.benchmarks.synthetic_episodes import ENVS
 
-LIVE, FOREIGN = 50_000, 5_000
-"""Live items and foreign messages per second."""
-
 FLEET, WARM_UP_S, FLEET_SECONDS = (50_000, 125_000), 1.0, 12.0
 """Live items per second of a fleet, and seconds of the loads before and during the measurement."""
 
 MAX_BEHIND_S: Final = 1.0
 
-SECONDS: Final = 10.0
-N_LIVE_ITEMS: Final = 1_000_000
-BEFORE_S, STOPPED_S, AFTER_S = 6.0, 20.0, 4.0
 MIN_RATE_SHARE: Final = 0.97
 """Share of the target rate below which a run is void."""
 
 MAX_RUNS: Final = 3
 MAX_CPU, MAX_MB = 40.0, 120.0
-MAX_LIVE_KEY_MS, MAX_FOREIGN_KEY_MS = (15.0, 100.0), (15.0, 100.0)
-"""Median and 99th percentile of the milliseconds from a key to its paint, under live items and foreign messages."""
+MAX_KEY_MS = (15.0, 100.0)
+"""Median and 99th percentile of the milliseconds from a key to its paint."""
 
-MAX_SLOWDOWN: Final = 1.1
 MIN_KEYS, KEY_SECONDS, N_PARTS = 1_000, 40.0, 5
 """Smallest number of keys behind a 99th percentile, seconds of the load under which most of them are pressed, and the
 parts of these keys whose 99th percentiles show how much it varies."""
@@ -55,8 +46,8 @@ parts of these keys whose 99th percentiles show how much it varies."""
 SETTLE_S: Final = 1.5
 """Seconds at the start of a load in which no key is pressed: batches of a new load push the earlier ones down."""
 
-ENV, BRANCH = cursor_on(ENVS), cursor_on(("plant", "line0"))
-"""The cursor in the list of environments, and on the first rows of the tree of subjects."""
+ENV = cursor_on(ENVS)
+"""The cursor in the list of environments."""
 
 
 class Measurement(NamedTuple):
@@ -75,42 +66,11 @@ class Measurement(NamedTuple):
     total_cpu: float | None = None
 
     def with_keys(self, more: Measurement) -> Measurement:
-        """Return this measurement with the keys of both."""
         return self._replace(keys=self.keys + more.keys)
 
 
 def run() -> list[Row]:
-    return [
-        *_live(),
-        *(row for rate in FLEET for row in _fleet(rate)),
-        *_fleet(min(FLEET), "runs"),
-        *_foreign("the events screen"),
-        *_foreign("the live screen"),
-        *_stopped(),
-    ]
-
-
-def _live() -> Iterator[Row]:
-    """Publish a million items and measure during the last seconds."""
-    name = f"{LIVE:,} live items/s"
-    for _ in range(MAX_RUNS):
-        with run_console() as console:
-            first = console.watch_load(Load("live", console.url, LIVE, N_LIVE_ITEMS / LIVE - SECONDS))
-            measured = _measure_until_idle(console, Load("live", console.url, LIVE, SECONDS), SECONDS)
-            megabytes = console.megabytes
-            more = _measure_keys(console, Load("live", console.url, LIVE, KEY_SECONDS))
-            counts = console.quit()
-        if _is_fast_enough(LIVE, first, measured.sent, more.sent):
-            break
-    else:
-        yield _void(name, LIVE, first, measured.sent, more.sent)
-        return
-    reports = first, measured.sent, more.sent
-    sent, dropped = sum(each.n for each in reports), sum(each.dropped for each in reports)
-    lost = sent - counts.n_items
-    yield from _rows(name, measured.with_keys(more), MAX_LIVE_KEY_MS)
-    yield Row(f"{name}, lost beyond {dropped:,} dropped, of {sent:,}", f"{lost:,}", "0", lost == 0)
-    yield row(f"memory after {first.n + measured.sent.n:,} items", megabytes, MAX_MB, "{:.0f} MB")
+    return [*(row for rate in FLEET for row in _fleet(rate)), *_fleet(min(FLEET), "runs")]
 
 
 def _fleet(rate: int, screen: str = "live") -> Iterator[Row]:
@@ -119,14 +79,14 @@ def _fleet(rate: int, screen: str = "live") -> Iterator[Row]:
     is_bounded, cursor = rate == min(FLEET), RUN if screen == "runs" else ENV
     for _ in range(MAX_RUNS):
         with run_console() as console:
-            first = console.watch_load(Load("fleet", console.url, rate, WARM_UP_S))
+            first = console.watch_load(Load(console.url, rate, WARM_UP_S))
             if screen == "runs":
                 console.show_runs()
-            load = Load("fleet", console.url, rate, FLEET_SECONDS)
+            load = Load(console.url, rate, FLEET_SECONDS)
             measured = _measure_until_idle(console, load, FLEET_SECONDS, cursor)
             ended_s, megabytes, all_sent = time.perf_counter(), console.megabytes, [first, measured.sent]
             if is_bounded:
-                more = _measure_keys(console, Load("fleet", console.url, rate, KEY_SECONDS), cursor)
+                more = _measure_keys(console, Load(console.url, rate, KEY_SECONDS), cursor)
                 measured = measured.with_keys(more)
                 all_sent.append(more.sent)
             n_stored, counts = console.n_stored(), console.quit()
@@ -135,7 +95,7 @@ def _fleet(rate: int, screen: str = "live") -> Iterator[Row]:
     else:
         yield _void(name, rate, *all_sent[1:])
         return
-    yield from _rows(name, measured, MAX_LIVE_KEY_MS if is_bounded else None)
+    yield from _rows(name, measured, MAX_KEY_MS if is_bounded else None)
     samples = [(at_s, n - first.n) for at_s, n in counts.samples if at_s < ended_s]
     behind_s = _max_behind_s(measured.sent, samples)
     yield row(f"{name}, longest time behind", behind_s, MAX_BEHIND_S if is_bounded else None, "{:.1f} s")
@@ -157,66 +117,6 @@ def _max_behind_s(sent: LoadReport, samples: Sequence[tuple[float, int]]) -> flo
     return max((at_s - sent.started_s - bisect(n_sent, n) / 10 for at_s, n in samples if 0 <= n < last), default=0.0)
 
 
-def _foreign(screen: str) -> Iterator[Row]:
-    """Publish messages of another application."""
-    name = f"{FOREIGN:,} foreign messages/s, {screen}"
-    for _ in range(MAX_RUNS):
-        with run_console() as console:
-            if screen == "the events screen":
-                console.show_events()
-                measured, more = _measure_foreign(console, BRANCH)
-                console.wait_until_idle()
-                lost = measured.sent.n + more.sent.n - console.n_messages()
-            else:
-                console.watch_load(Load("live", console.url, LIVE / 2, SECONDS / 2))
-                measured, more = _measure_foreign(console, ENV)
-                lost = None
-        if _is_fast_enough(FOREIGN, measured.sent, more.sent):
-            break
-    else:
-        yield _void(name, FOREIGN, measured.sent, more.sent)
-        return
-    yield from _rows(name, measured.with_keys(more), MAX_FOREIGN_KEY_MS)
-    if lost is not None:
-        yield Row(f"{name}, lost of {measured.sent.n + more.sent.n:,}", f"{lost:,}", "0", lost == 0)
-
-
-def _stopped() -> Iterator[Row]:
-    """Stop the console under load and continue it later."""
-    name = f"console stopped for {STOPPED_S:.0f} s"
-    for _ in range(MAX_RUNS):
-        with run_console() as console, Load("live", console.url, LIVE, BEFORE_S + STOPPED_S + AFTER_S) as load:
-            load.start()
-            time.sleep(BEFORE_S)
-            console.signal(signal.SIGSTOP)
-            time.sleep(STOPPED_S)
-            console.signal(signal.SIGCONT)
-            resumed = time.perf_counter()
-            sent = load.wait()
-            console.wait_until_idle()
-            catch_up_s = time.perf_counter() - resumed
-            n_stored, counts = console.n_stored(), console.quit()
-        if _is_fast_enough(LIVE, sent):
-            break
-    else:
-        yield _void(name, LIVE, sent)
-        return
-    before, during = (median(part) for part in _tenths(sent))
-    slowdown = before / max(during, 1)
-    yield Row(
-        f"{name}: publisher, rate before / during", f"{slowdown:.2f}x", f"<= {MAX_SLOWDOWN}x", slowdown <= MAX_SLOWDOWN
-    )
-    yield Row(f"{name}: dropped by the publisher", f"{sent.dropped:,}", "0", sent.dropped == 0)
-    yield Row(f"{name}: caught up, {counts.n_items:,} of {sent.n:,} items", f"{catch_up_s:.1f} s")
-    yield _reported_loss(name, sent.n, n_stored, counts)
-
-
-def _tenths(sent: LoadReport) -> tuple[list[int], list[int]]:
-    """Return the tenths before and during the stop."""
-    stop, end = round(10 * BEFORE_S), round(10 * (BEFORE_S + STOPPED_S))
-    return sent.tenths[10:stop], sent.tenths[stop:end]
-
-
 def _measure(
     console: MeasuredConsole,
     load: Load,
@@ -230,13 +130,6 @@ def _measure(
         time.sleep(SETTLE_S)
         cpu, keys = console.measure_keys(seconds - SETTLE_S - 0.5, cursor, interval_s)
         return Measurement(load.wait(), cpu, keys)
-
-
-def _measure_foreign(console: MeasuredConsole, cursor: re.Pattern[bytes]) -> tuple[Measurement, Measurement]:
-    """Press keys under two loads of foreign messages: in the first for the CPU, in the second many of them."""
-    measured = _measure(console, Load("foreign", console.url, FOREIGN, SECONDS), cursor, SECONDS)
-    load = Load("foreign", console.url, FOREIGN, KEY_SECONDS)
-    return measured, _measure(console, load, cursor, KEY_SECONDS, FAST_KEY_INTERVAL_S)
 
 
 def _measure_keys(console: MeasuredConsole, load: Load, cursor: re.Pattern[bytes] = ENV) -> Measurement:

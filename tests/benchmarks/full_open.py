@@ -1,49 +1,21 @@
-"""Time to open folders of ten and a hundred thousand episodes, and a log of 500 MB compared with ``toolong``."""
+"""Time to open folders of ten and a hundred thousand episodes."""
 
 from __future__ import annotations
 
-import re
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from runner.batch.batch import Batch
-from runner.batch.workspace import Workspace
-from runner.types import Limits
-from tests.benchmarks.measure import PAIRS, Ratio, Row, quartiles, ratio_of, row
-from tests.support.batches import resolved_batch
+from tests.benchmarks.measure import CONSOLE, Row, peak_mb, quartiles, row, store_copies
 from tests.support.command import REPOSITORY
-from tests.support.episodes import new_id
 from tests.support.terminal import Terminal, terminal_environ
 
-CONSOLE = str(Path(sys.executable).with_name("agentgym-tui"))
 EPISODE_BYTES: Final = 11_400
 N_FOLDERS: Final = 5
 MAX_USABLE_S: Final = 1.0
-
-LOG_BYTES: Final = 500_000_000
-MAX_FIRST_RATIO, MAX_INDEXED_RATIO = 0.3, 0.6
-PEER: Final = "toolong==1.5.0"
-PEER_SCRIPT: Final = """
-import os
-from toolong.cli import run
-from toolong.log_lines import LogLines
-
-original = LogLines.start_tail
-
-def start_tail(self):
-    os.write(2, b"\\x1b]0;indexed\\x07")
-    original(self)
-
-LogLines.start_tail = start_tail
-run()
-"""
-"""toolong follows a file once its index is complete; the script reports that moment by a window title."""
 
 
 class FolderBounds(NamedTuple):
@@ -67,25 +39,16 @@ class FolderTimes(NamedTuple):
     megabytes: float
 
 
-class OpenTimes(NamedTuple):
-    """Seconds until the first lines were shown, until the screen was complete, and until all lines were indexed."""
-
-    first_s: float
-    drawn_s: float
-    indexed_s: float
-
-
 def run() -> list[Row]:
     rows: list[Row] = []
     for n_episodes in BOUNDS:
         with tempfile.TemporaryDirectory() as folder:
             rows += _folder(Path(folder), n_episodes)
-    with tempfile.TemporaryDirectory() as folder:
-        return [*rows, *_log(Path(folder))]
+    return rows
 
 
 def _folder(folder: Path, n_episodes: int) -> list[Row]:
-    runs, bounds = _episodes(folder, n_episodes), BOUNDS[n_episodes]
+    runs, bounds = store_copies(folder / "state", n_episodes, EPISODE_BYTES), BOUNDS[n_episodes]
     name = f"open of {n_episodes:,} episodes, {n_episodes * EPISODE_BYTES / 1e6:.0f} MB"
     opened = [_open_folder(runs, n_episodes, folder / "cache") for _ in range(N_FOLDERS + 1)]
     new, again = opened[:1], opened[1:]
@@ -131,90 +94,3 @@ def _open_folder(runs: Path, n_episodes: int, cache: Path | None = None) -> Fold
 
 def _cursor(terminal: Terminal) -> int:
     return next((row for row, line in enumerate(terminal.lines) if line.startswith("▸")), 0)
-
-
-def _log(folder: Path) -> list[Row]:
-    path, n_lines = folder / "events.jsonl", 0
-    with path.open("wb") as file:
-        while file.tell() < LOG_BYTES:
-            n_lines += 1
-            file.write(_event(n_lines))
-    path.read_bytes()  # fills the page cache, so that the disk is not measured
-    peer = _peer(folder / "peer")
-    if peer is None:
-        runs = [_open_log([CONSOLE, "open", str(path)], f"{n_lines:,} lines") for _ in range(3)]
-        median = f"{statistics.median(opened.indexed_s for opened in runs):.2f} s"
-        reason = f"; not compared with toolong: {PEER} could not be installed"
-        return [Row("open of a log of 500 MB, indexed, wall", median + reason)]
-    pairs: list[tuple[OpenTimes, OpenTimes]] = []
-    for number in range(PAIRS + 1):
-        peer_times = _open_log([*peer, str(path)], "0;indexed") if number % 2 else None
-        own = _open_log([CONSOLE, "open", str(path)], f"{n_lines:,} lines")
-        pairs.append((own, peer_times or _open_log([*peer, str(path)], "0;indexed")))
-    first = ratio_of(*zip(*((own.first_s, other.first_s) for own, other in pairs[1:]), strict=True))
-    indexed = ratio_of(*zip(*((own.indexed_s, other.indexed_s) for own, other in pairs[1:]), strict=True))
-    _, drawn_s, _ = quartiles([own.drawn_s for own, _ in pairs[1:]])
-    return [
-        Row.of_ratio(_comparison("first lines of a log of 500 MB", first), first, at_most=MAX_FIRST_RATIO),
-        Row("the same, the whole screen with its keys, wall", f"{drawn_s:.2f} s"),
-        Row.of_ratio(
-            _comparison(f"the same, all {n_lines:,} lines indexed", indexed), indexed, at_most=MAX_INDEXED_RATIO
-        ),
-    ]
-
-
-def _comparison(name: str, measured: Ratio) -> str:
-    return f"{name} ({measured.a_median:.2f} s) / with toolong ({measured.b_median:.2f} s), wall"
-
-
-def _open_log(command: Sequence[str], indexed: str) -> OpenTimes:
-    with _terminal(*command) as terminal:
-        terminal.wait_for(lambda: b"episode_id" in terminal.raw, 60)
-        first_s = time.perf_counter() - terminal.started
-        terminal.wait_for(lambda: command[0] != CONSOLE or b"Quit" in terminal.raw, 60)
-        drawn_s = time.perf_counter() - terminal.started
-        terminal.wait_for(lambda: indexed.encode() in terminal.raw, 60)
-        return OpenTimes(first_s, drawn_s, time.perf_counter() - terminal.started)
-
-
-def _peer(folder: Path) -> list[str] | None:
-    """Install toolong for this benchmark and return its command; None if the installation fails."""
-    python = str(folder / "bin" / "python")
-    pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", PEER]
-    try:
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, capture_output=True, timeout=120)
-        subprocess.run([python, *pip], check=True, capture_output=True, timeout=240)
-    except (subprocess.SubprocessError, OSError):
-        return None
-    script = folder / "toolong_script.py"
-    script.write_text(PEER_SCRIPT)
-    return [python, str(script)]
-
-
-def _event(number: int) -> bytes:
-    at = f"2026-03-04T{number // 3_600_000 % 24:02}:{number // 60_000 % 60:02}:{number // 1_000 % 60:02}"
-    kind, text = ("timestep", "token", "span")[number % 3], "x" * (100 + number * 7_919 % 560)
-    return (
-        f'{{"at":"{at}.{number % 1_000:03}Z","kind":"{kind}","episode_id":"01KA{number // 50:022}",'
-        f'"seq":{number % 50},"text":"{text}"}}\n'
-    ).encode()
-
-
-def _episodes(folder: Path, n_episodes: int) -> Path:
-    """Write copies of an episode, each with about ``EPISODE_BYTES``; return their folder."""
-    workspace = Workspace(folder / "state", node="bench", profile="bench")
-    Batch(resolved_batch(env="Maze", agent="oracle", limits=Limits(max_rounds=15), tracing="off"), workspace).run()
-    workspace.close()
-    (episode_file,) = folder.glob("state/runs/*/*.json")
-    content = episode_file.read_bytes()
-    observation = b'"reset_observation":[{"role":"user","content":"'
-    content = content.replace(observation, observation + b"a maze " * max((EPISODE_BYTES - len(content)) // 7, 0), 1)
-    for episode_id in {new_id() for _ in range(n_episodes - 1)}:
-        episode_file.with_stem(episode_id).write_bytes(content.replace(episode_file.stem.encode(), episode_id.encode()))
-    return episode_file.parent
-
-
-def peak_mb(pid: int) -> float:
-    """Return the peak memory of a process in MB."""
-    (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return int(line) / 1024

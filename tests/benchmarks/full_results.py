@@ -21,8 +21,7 @@ from runner.batch.workspace import Workspace
 from runner.client.node_folder import read_node_file
 from runner.store import EpisodeStore, open_index
 from runner.types import Limits
-from tests.benchmarks.full_open import CONSOLE
-from tests.benchmarks.measure import Row, quartiles
+from tests.benchmarks.measure import CONSOLE, Row, quartiles
 from tests.support.batches import resolved_batch
 from tests.support.command import REPOSITORY
 from tests.support.terminal import Terminal, terminal_environ

@@ -1,4 +1,4 @@
-"""The full-text index of ten and a hundred thousand episodes: building, size, search, keys of a console and memory.
+"""The full-text index of ten and a hundred thousand episodes: building, size, search and memory.
 
     python -m tests.benchmarks.full_text DATA_DIR
 
@@ -22,10 +22,8 @@ import msgspec
 from agentgym_tui.sessions.library import StateDirLibrary, TextHits, text_values_of
 from runner.store import EpisodeStore, open_index
 from runner.store.text_index import FILE_NAME
-from tests.benchmarks import finding_keys
-from tests.benchmarks.full_open import peak_mb
 from tests.benchmarks.full_results import play, store_copies
-from tests.benchmarks.measure import Row, quartiles, row
+from tests.benchmarks.measure import Row, peak_mb, quartiles, row
 
 N_SEARCHES: Final = 9
 N_FIRST: Final = 20
@@ -70,7 +68,7 @@ def run() -> list[Row]:
             store_copies(data_dir, contents, n_episodes)
             open_index(EpisodeStore(data_dir)).close()
             builds_s.append(_build(data_dir))
-            rows += [*_rows(data_dir, n_episodes, builds_s[-1]), *finding_keys.rows(data_dir, n_episodes)]
+            rows += _rows(data_dir, n_episodes, builds_s[-1])
     growth = builds_s[-1] / builds_s[0]
     return [*rows, row("full text of ten times the episodes: building, CPU", growth, MAX_GROWTH, "{:.1f}x")]
 

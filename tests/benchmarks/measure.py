@@ -1,16 +1,25 @@
-"""Measurement and report: ratios of interleaved pairs, because absolute times vary between runs."""
+"""Measurement and report: ratios of interleaved pairs, because absolute times vary between runs; stored episodes."""
 
 from __future__ import annotations
 
 import gc
-import os
+import re
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.table import Table
 
+from runner.batch.batch import Batch
+from runner.batch.workspace import Workspace
+from runner.types import Limits
+from tests.support.batches import resolved_batch
+from tests.support.episodes import new_id
+
+CONSOLE = str(Path(sys.executable).with_name("agentgym-tui"))
 PAIRS = 9
 """Minimum number of pairs of a ratio."""
 
@@ -101,16 +110,27 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     return q1, median, q3
 
 
-def environ_with_compiled_modules(folder: str) -> dict[str, str]:
-    """Return variables for processes that keep their compiled modules in ``folder``, as an installed package has them.
+def peak_mb(pid: int) -> float:
+    """Return the peak memory of a process in MB."""
+    (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(line) / 1024
 
-    The first process compiles them, and does not count.
-    """
-    return {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": f"{folder}/cache"}
+
+def store_copies(data_dir: Path, n_episodes: int, n_bytes: int = 0) -> Path:
+    """Store an episode and copies of it with at least about ``n_bytes`` each; return their folder."""
+    workspace = Workspace(data_dir, node="bench", profile="bench")
+    Batch(resolved_batch(env="Maze", agent="oracle", limits=Limits(max_rounds=15), tracing="off"), workspace).run()
+    workspace.close()
+    (episode_file,) = data_dir.glob("runs/*/*.json")
+    content = episode_file.read_bytes()
+    observation = b'"reset_observation":[{"role":"user","content":"'
+    content = content.replace(observation, observation + b"a maze " * max((n_bytes - len(content)) // 7, 0), 1)
+    for episode_id in {new_id() for _ in range(n_episodes - 1)}:
+        episode_file.with_stem(episode_id).write_bytes(content.replace(episode_file.stem.encode(), episode_id.encode()))
+    return episode_file.parent
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Return the report as a table."""
     result = Table("benchmark", "measured", "bound", "")
     for row in rows:
         status = {None: "", True: "[green]ok[/]", False: "[bold red]MISSED[/]"}[row.ok]

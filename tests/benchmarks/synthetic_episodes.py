@@ -57,11 +57,6 @@ def synthetic_items(batch_id: str, node: str, n_parallel: int = N_PARALLEL) -> I
                 episodes[slot] = _episode(next(numbers), batch_id, node)
 
 
-def n_items(item: BatchItem) -> int:
-    """Number of published messages."""
-    return len(item.items) if isinstance(item, LiveItems) else 1
-
-
 def _episode(number: int, batch_id: str, node: str) -> Iterator[BatchItem]:
     header = EpisodeHeader(
         episode_id=str(ULID()),

@@ -30,7 +30,7 @@ from runner.formats.task_files import read_tasks
 from runner.inference.profile_models import Models
 from runner.results.evaluation import AGENTEVAL
 from tests.support.recordings import load_rows
-from tests.support.rude_model import PendingRequest, RudeModel, closing, completion_response, http_response
+from tests.support.rude_model import PendingRequest, RudeModel, completion_response, http_response
 
 ACKNOWLEDGEMENT = "Understood."
 OPENINGS = {"Maze": "Walk.\n\nBegin:", "Wordle": "Guess one of:\n{{vocab}}"}
@@ -118,9 +118,9 @@ class Evaluator:
         reply = self._replies.get(tuple(message["content"] for message in messages))
         if reply is None or roles != ["user", "assistant"] * (len(roles) // 2) + ["user"]:
             self.unknown.append(messages)
-            pending.send(closing(http_response(400, b'{"error": "another conversation than the recorded one"}')))
+            pending.send(http_response(400, b'{"error": "another conversation than the recorded one"}'))
         else:
-            pending.send(closing(completion_response(reply)))
+            pending.send(completion_response(reply))
 
 
 def opened(env: str, turns: list[str]) -> list[str]:

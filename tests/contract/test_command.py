@@ -6,14 +6,13 @@ import json
 import re
 import signal
 import sqlite3
-import subprocess
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.command import COMMAND, ENVIRON, run_agentgym
+from tests.support.command import run_agentgym, start_agentgym
 
 pytestmark = pytest.mark.long
 
@@ -262,17 +261,13 @@ def test_nothing_hostile_and_no_secret_reaches_the_terminal(tmp_path: Path) -> N
 
 
 def test_an_interrupted_run_is_stored_and_summarized(tmp_path: Path) -> None:
-    command = [COMMAND, "--run", "BabyAI", "--agent", "oracle", "--repeat", "2000", "--json"]
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stderr is not None
-        assert process.stdout is not None
-        assert sum(b" task " in process.stderr.readline() for _ in range(1 + 3)) == 3  # the first line is the placement
+    options = ("--run", "BabyAI", "--agent", "oracle", "--repeat", "2000", "--json")
+    with start_agentgym(tmp_path, *options) as (process, _, errors):
+        assert sum(" task " in errors.readline() for _ in range(1 + 3)) == 3  # the first line is the placement
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert b"Stopping after the current steps; press Ctrl-C again to stop immediately." in stderr
+    assert "Stopping after the current steps; press Ctrl-C again to stop immediately." in stderr
     (batch,) = json.loads(stdout)["batches"]
     assert batch["status"] == "cancelled"
     assert 3 <= batch["n_episodes"] < 2000
@@ -282,12 +277,9 @@ def test_an_interrupted_run_is_stored_and_summarized(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_battery_says_what_was_cancelled_and_not_begun(tmp_path: Path) -> None:
-    command = [COMMAND, "--battery", "lightweight", "--agent", "oracle", "--repeat", "2000"]
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr is not None
-        assert next(line for line in process.stderr if "BabyAI · oracle: task 2" in line)
+    options = ("--battery", "lightweight", "--agent", "oracle", "--repeat", "2000")
+    with start_agentgym(tmp_path, *options) as (process, _, errors):
+        assert next(line for line in errors if "BabyAI · oracle: task 2" in line)
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -297,19 +289,3 @@ def test_an_interrupted_battery_says_what_was_cancelled_and_not_begun(tmp_path: 
     with closing(sqlite3.connect(tmp_path / "data" / "outbox.sqlite")) as outbox:
         ((event,),) = outbox.execute("SELECT payload FROM events WHERE id LIKE 'battery:%'")
     assert b'"n_cancelled":4' in event
-
-
-def test_a_killed_run_is_recovered_by_the_next_start(tmp_path: Path) -> None:
-    command = [COMMAND, "--run", "Maze", "--agent", "oracle", "--repeat", "100000"]
-    with subprocess.Popen(command, cwd=tmp_path, env=ENVIRON, stderr=subprocess.PIPE) as process:
-        assert process.stderr is not None
-        assert next(line for line in process.stderr if b"task 0" in line)
-        process.kill()
-    journals = list((tmp_path / "data" / "runs").glob("*/*.journal.jsonl"))
-    # The run may have been killed after it stored an episode and before it removed the journal.
-    unstored = [path for path in journals if not path.with_name(path.name.replace(".journal.jsonl", ".json")).exists()]
-    output = json.loads(run_agentgym(tmp_path, "--results", "--json").stdout)
-    assert list((tmp_path / "data" / "runs").glob("*/*.journal.jsonl")) == []
-    assert output["results"][0]["outcomes"].get("interrupted", 0) == len(unstored) <= 1
-    assert len(journals) <= 2
-    assert output["results"][0]["n_rated"] >= 1

@@ -6,7 +6,6 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,6 @@ from tests.support.batches import resolved_batch
 from tests.support.command import environ_with_environments, run_agentgym
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Iterator[Workspace]:
-    workspace = Workspace(tmp_path / "data", node="test", profile="test")
-    yield workspace
-    workspace.close()
 
 
 def make_batch(workspace: Workspace) -> Batch:

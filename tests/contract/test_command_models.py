@@ -14,7 +14,7 @@ from runner.serve.mock_llm.script import Fault
 from tests.support.command import run_agentgym
 from tests.support.model_server import ModelServer
 from tests.support.nats_server import NatsAccount
-from tests.support.rude_model import PendingRequest, RudeModel, closing, completion_response, http_response
+from tests.support.rude_model import PendingRequest, RudeModel, completion_response, http_response
 from tests.support.ruled_model import Refusal, RuledModel, Rules
 from tests.support.server_wordings import PARTS
 
@@ -149,21 +149,6 @@ def test_model_usage_is_summarized_and_the_key_is_never_stored(profile: str, tmp
     )
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (("--agent", "oracle", "--model", "small"), "The agent oracle uses no model"),
-        (("--model", "sm\x1ball"), "is not a valid model name"),
-        (("--model", ""), "is not a valid model name"),
-    ],
-)
-def test_unusable_models_are_rejected(profile: str, tmp_path: Path, options: tuple[str, ...], expected: str) -> None:
-    completed = run_agentgym(tmp_path, "--config", profile, "--run", "Maze", *options)
-    assert completed.returncode == 2
-    assert expected in completed.stderr
-    assert "\x1b" not in completed.stderr
-
-
 def test_a_dry_run_uses_the_model_or_gives_the_reason(profile: str, tmp_path: Path) -> None:
     options = ("--config", profile, "--run", "Maze", "--dry-run", "--json")
     passed = run_agentgym(tmp_path, *options, environ={"LAB_KEY": KEY})
@@ -187,15 +172,12 @@ def defaults() -> Iterator[tuple[RudeModel, dict[str, str]]]:
         yield server, {"TENSORZERO_URL": server.origin, "OLLAMA_HOST": server.origin, "LAB_KEY": KEY}
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
 def test_an_endpoint_of_the_command_line_is_used_alone(
-    model_server: ModelServer, defaults: tuple[RudeModel, dict[str, str]], tmp_path: Path, workers: str
+    model_server: ModelServer, defaults: tuple[RudeModel, dict[str, str]], tmp_path: Path
 ) -> None:
     unused, environ = defaults
     options = ("--run", "Maze", "--repeat", "2", "--endpoint", model_server.url, "--model", "small,other")
-    completed = run_agentgym(
-        tmp_path, *options, "--key-env", "LAB_KEY", "--workers", workers, "--json", environ=environ
-    )
+    completed = run_agentgym(tmp_path, *options, "--key-env", "LAB_KEY", "--workers", "2", "--json", environ=environ)
     assert completed.returncode == 0, completed.stderr
     batches = json.loads(completed.stdout)["batches"]
     assert [(batch["model"], batch["success_rate"]) for batch in batches] == [("small", 1.0), ("other", 1.0)]
@@ -298,7 +280,7 @@ def test_models_are_tried_only_on_request(tmp_path: Path) -> None:
     def answer(pending: PendingRequest) -> None:
         has_key = pending.request.headers.get("authorization") == f"Bearer {KEY}"
         refusal = http_response(401, b'{"error": {"message": "Incorrect API key provided"}}')
-        pending.send(closing(completion_response('Action: move({"direction": "left"})') if has_key else refusal))
+        pending.send(completion_response('Action: move({"direction": "left"})') if has_key else refusal)
 
     options = ("preflight", "--config", "tried.yaml", "--env", "Maze")
     with RudeModel(answer) as server:

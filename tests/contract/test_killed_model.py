@@ -17,7 +17,7 @@ from tests.support.command import run_agentgym
 from tests.support.console.fake_session import empty_session
 from tests.support.console.pilot import console_app, wait_for_widget_text, wait_until, widget_text
 from tests.support.publishing import open_outbox
-from tests.support.rude_model import PendingRequest, RudeModel, closing, completion_response
+from tests.support.rude_model import PendingRequest, RudeModel, completion_response
 
 pytestmark = pytest.mark.long
 
@@ -25,7 +25,7 @@ FIRST, SECOND = "qwen35_9b", "qwen3:8b"
 MIXED = f"{FIRST} + {SECOND}"
 ROUNDS, N_ANSWERS = 3, 4
 """Steps of each episode, and answers of the first model before it is killed: in the second episode."""
-MOVE = closing(completion_response('Action: move({"direction": "left"})'))
+MOVE = completion_response('Action: move({"direction": "left"})')
 EXPECTED = {
     ("Maze", 0): {FIRST: 3},
     ("Maze", 1): {FIRST: 1, SECOND: 2},

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from random import Random
-from typing import Any, Literal
+from typing import Literal
 
 import httpx
 import pytest
@@ -22,9 +21,8 @@ from tests.support.serving import serve_environments
 
 pytestmark = pytest.mark.long
 
-N_TASKS = 20
+N_TASKS = 6
 MAX_ROUNDS = 100
-MIN_SOLVED = {"Maze": 20, "Wordle": 18, "TextCraft": 20, "BabyAI": 17, "WebShop": 20, "SQLGym": 20, "ALFWorld": 20}
 
 
 @pytest.fixture(scope="module")
@@ -58,25 +56,25 @@ async def solve(local: EmbeddedEnvironment, remote: HttpEnvironment, task_index:
     return solved
 
 
-@pytest.mark.parametrize(("mode", "dialect"), [("strict", "env"), ("strict", "createEnv"), ("compat", "createEnv")])
-@pytest.mark.parametrize("name", sorted(MIN_SOLVED))
+@pytest.mark.parametrize(("mode", "dialect"), [("strict", "env"), ("compat", "env"), ("strict", "createEnv")])
+@pytest.mark.parametrize("name", sorted(DIALECTS))
 async def test_oracle_episodes_are_equal_embedded_and_served(
     name: str, mode: Mode, dialect: Literal["env", "createEnv"], urls: dict[Mode, dict[str, str]]
 ) -> None:
     """With ``createEnv`` the server chooses the tasks: it counts them up from 0."""
-    local, n_tasks = embedded(name, mode), N_TASKS if dialect == "env" else 5
+    local = embedded(name, mode)
     remote = HttpEnvironment(env=name, address=ServerAddress(urls[mode][name], dialect=dialect), mode=mode)
     async with httpx.AsyncClient(base_url=urls[mode][name], timeout=60) as http:
         n_open = (await http.get("/health")).json()["open"]
         try:
-            solved = [await solve(local, remote, task_index) for task_index in range(n_tasks)]
+            solved = [await solve(local, remote, task_index) for task_index in range(N_TASKS)]
         finally:
             await remote.cleanup()
         assert (await http.get("/health")).json()["open"] == n_open
-    assert sum(solved) >= (MIN_SOLVED[name] if dialect == "env" else 4)
+    assert sum(solved) >= N_TASKS - 1
 
 
-@pytest.mark.parametrize("name", sorted(MIN_SOLVED))
+@pytest.mark.parametrize("name", sorted(DIALECTS))
 async def test_admissible_actions_are_equal_embedded_and_served(name: str, urls: dict[Mode, dict[str, str]]) -> None:
     """An agent that picks from the list of actions acts the same in both."""
     local = embedded(name, "strict")
@@ -117,87 +115,6 @@ async def test_actions_are_read_from_observations_without_a_list(name: str, urls
             await remote.step(Action(text=parsed[-1]))
     finally:
         await remote.cleanup()
-
-
-PREFIXES = {"Maze": "/maze", "Wordle": "/wordle"}
-TASKS = {
-    "BabyAI": "data_idx",
-    "TextCraft": "data_idx",
-    "Maze": "game",
-    "Wordle": "seed",
-    "ALFWorld": "game",
-    "SQLGym": "item_id",
-    "WebShop": "session_id",
-}
-READ_PATHS = {
-    "Maze": ["/observation", "/detail", "/available_actions"],
-    "Wordle": ["/observation", "/detail", "/filtered_vocab"],
-    "BabyAI": ["/observation"],
-    "TextCraft": ["/observation", "/detail"],
-    "ALFWorld": ["/observation", "/detail", "/available_actions"],
-    "SQLGym": ["/observation"],
-    "WebShop": ["/observation", "/available_actions", "/instruction_text"],
-}
-
-
-class ServerClient:
-    """Requests as in AgentGym's clients, which read observations from the replies to reset and step."""
-
-    def __init__(self, name: str, http: httpx.Client) -> None:
-        self._name = name
-        self._http = http
-        self._prefix = PREFIXES.get(name, "")
-        body = {"commands": None, "goal": None, "minecraft_dir": "agentenv_textcraft/"} if name == "TextCraft" else None
-        created = self._request("POST", "/create", json=body) if body else self._request("POST", "/create")
-        self.key = {"env_idx": created} if isinstance(created, int) else {"id": created["id"]}
-
-    def reset(self, task_index: int) -> str:
-        more = {"world_type": "Text"} if self._name == "ALFWorld" else {}
-        reply = self._request("POST", "/reset", json={**self.key, TASKS[self._name]: task_index, **more})
-        return self._observation(reply) if isinstance(reply, dict) else str(reply[0])
-
-    def step(self, action: str) -> tuple[str, float, bool]:
-        reply = self._request("POST", "/step", json={**self.key, "action": action})
-        return self._observation(reply), reply["reward"], reply["done"]
-
-    def read(self, path: str) -> Any:  # noqa: ANN401
-        return self._request("GET", path, params=self.key)
-
-    def close(self) -> bool:
-        return bool(self._request("POST", "/close", json=self.key))
-
-    def _observation(self, reply: dict[str, Any]) -> str:
-        text = str(reply["state"] if "state" in reply else reply["observation"])
-        actions = reply.get("available_actions")
-        return text if actions is None else f"{text}\nAvailable actions: {json.dumps(actions)}"
-
-    def _request(self, method: str, path: str, **options: Any) -> Any:  # noqa: ANN401
-        response = self._http.request(method, self._prefix + path, **options)
-        assert response.status_code == 200, response.text
-        reply = response.json()
-        assert not (isinstance(reply, dict) and "error" in reply), reply
-        return reply
-
-
-@pytest.mark.parametrize("mode", ["strict", "compat"])
-@pytest.mark.parametrize("name", sorted(MIN_SOLVED))
-def test_agentgyms_client_protocol_runs_an_episode(name: str, mode: Mode, urls: dict[Mode, dict[str, str]]) -> None:
-    local = embedded(name, mode)
-    with httpx.Client(base_url=urls[mode][name], timeout=60) as http:
-        client = ServerClient(name, http)
-        if name == "Wordle":  # AgentGym's client requests the words when it is constructed
-            assert client.read("/filtered_vocab") == local.admissible_actions()
-        for task_index in (2, 3):
-            assert client.reset(task_index) == local.reset(task_index=task_index)[0]["content"]
-            assert isinstance(local, SupportsOracle)
-            assert all(client.read(path) for path in READ_PATHS[name])
-            planner, done = local.oracle(0), False
-            while not done:
-                action = planner.next_action()
-                chat, reward, done = local.step(Action(text=action))
-                assert client.step(action) == (chat[0]["content"], reward, done)
-        assert client.close() is True
-        assert client.close() is False
 
 
 def test_the_gold_query_is_never_sent(urls: dict[Mode, dict[str, str]]) -> None:

@@ -2,60 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator
-from typing import Any, NamedTuple
-
 import pytest
 
 from runner.envs.babyai import BabyAI
 from runner.envs.babyai.levels import LEVELS
 from runner.types import Action
-from tests.support.recordings import load_rows
-
-
-class Exchange(NamedTuple):
-    note: str
-    path: str
-    body: dict[str, int | str]
-    observation: str
-    reward: float
-    done: bool
-
-
-def load_observations(name: str) -> list[Exchange]:
-    """Return the exchanges of a file that carry an observation."""
-    return list(_observations(load_rows(name)))
-
-
-def _observations(rows: list[dict[str, Any]]) -> Iterator[Exchange]:
-    for record in rows:
-        request, reply = record["request"], record["response"]["body"]
-        answer = json.loads(reply)
-        if request["path"] in ("/reset", "/step") and "observation" in answer:
-            body = json.loads(request["body"])
-            values = answer["observation"], float(answer["reward"]), answer["done"]
-            yield Exchange(record["note"] or "", request["path"], body, *values)
+from tests.support.recordings import load_recording, load_rows
 
 
 def step(env: BabyAI, text: str) -> tuple[str, float, bool]:
     chat, reward, done = env.step(Action(text=text))
     return str(chat[0]["content"]), reward, done
-
-
-def test_recorded_episodes_are_reproduced() -> None:
-    env = BabyAI(mode="compat")
-    compared = 0
-    for exchange in load_observations("babyai.jsonl"):
-        task = int(exchange.body.get("data_idx", env.task_index))
-        if exchange.path == "/reset":
-            assert env.reset(task_index=task)[0]["content"] == exchange.observation
-        else:
-            expected = (exchange.observation, exchange.reward, exchange.done)
-            assert step(env, str(exchange.body["action"])) == expected
-        compared += 1
-    assert compared == 9
 
 
 @pytest.mark.parametrize(
@@ -98,27 +55,8 @@ def test_strict_steps_differ_only_in_reward_and_end() -> None:
 
 def test_every_level_starts_with_the_recorded_observation() -> None:
     env = BabyAI(mode="compat")
-    resets = {
-        int(exchange.body["data_idx"]): exchange.observation
-        for exchange in load_observations("babyai_late.jsonl")
-        if exchange.path == "/reset"
-    }
+    exchanges = [exchange for exchange in load_recording("babyai_late.jsonl") if exchange.kind == "reset"]
+    resets = {exchange.sent["data_idx"]: exchange.received["observation"] for exchange in exchanges}
     assert resets.keys() == set(range(40))
     for task in sorted(resets):
         assert env.reset(task_index=task)[0]["content"] == resets[task], task
-
-
-def test_recorded_late_successes_are_reproduced() -> None:
-    """Each group was recorded on task 0, after as many left turns as its note states."""
-    env = BabyAI(mode="compat")
-    n_wasted = None
-    exchanges = [exchange for exchange in load_observations("babyai_late.jsonl") if exchange.path == "/step"]
-    for exchange in exchanges:
-        group = re.fullmatch(r"late waste=(\d+)", exchange.note)
-        if group and group[1] != n_wasted:
-            n_wasted = group[1]
-            env.reset(task_index=0)
-            for _ in range(int(n_wasted)):
-                env.step(Action(text="turn left"))
-        assert step(env, str(exchange.body["action"])) == (exchange.observation, exchange.reward, exchange.done)
-    assert len(exchanges) == 63

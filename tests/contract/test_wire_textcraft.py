@@ -1,7 +1,7 @@
 """TextCraft replays recorded exchanges of AgentGym's own server.
 
 Its task numbers and the order of its lists depend on the machine, so the tests find a recorded task by its goal and
-compare lists as sets. Replies to actions are compared exactly.
+compare lists as sets.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from runner.envs.textcraft import TextCraft
 from runner.envs.textcraft.recipes import make_task, shipped_table
-from runner.types import Action
 from tests.support.recordings import load_rows
 
 FIRST_OBSERVATION = re.compile(
@@ -61,21 +59,6 @@ def test_recorded_first_observations_have_the_same_form_and_recipes() -> None:
         assert {*commands} <= own_commands
         assert {sorted_command(recipe.command) for recipe in task.tree} <= {*commands}
         assert len(commands) <= len(own_listing)
-
-
-def test_every_recorded_step_is_reproduced() -> None:
-    env = TextCraft(mode="compat")
-    n_resets = n_steps = 0
-    for sent, received in load_observations("/reset", "/step"):
-        if "action" in sent:
-            chat, reward, done = env.step(Action(text=sent["action"]))
-            assert {"observation": chat[0]["content"], "reward": reward, "done": done} == received
-            n_steps += 1
-        else:
-            goal, _ = parse_first_observation(received["observation"])
-            env.reset(task_index=shipped_table().goals.index(goal))
-            n_resets += 1
-    assert (n_resets, n_steps) == (46, 234)
 
 
 def test_recorded_goals_are_sorted_by_depth_too() -> None:

@@ -12,10 +12,10 @@ from runner.bus.broker.broker import Broker
 from runner.publish.outbox import Outbox
 from runner.util.clock import Clock
 from tests.conftest import Install
-from tests.support.env_server_process import EnvServerProcess, free_port, run_dropping_proxy
+from tests.support.env_server_process import EnvServerProcess, free_port, run_proxy_in_thread
 from tests.support.hooked_agent import HookedAgent
 from tests.support.manual_clock import ManualClock
-from tests.support.nats_server import NatsAccount, NatsServer, SharedNatsServer
+from tests.support.nats_server import NatsAccount, NatsServer
 from tests.support.node_process import NodeProcess
 from tests.support.publishing import nats_client, open_outbox
 
@@ -39,12 +39,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     """A node process for tests that neither stop nor configure it."""
     with NodeProcess(tmp_path_factory.mktemp("node") / "data") as node:
         yield node
-
-
-@pytest.fixture
-def second_bus(shared_nats_server: SharedNatsServer) -> NatsAccount:
-    """An account that shares nothing with ``bus`` but the URL without user information."""
-    return shared_nats_server.new_account()
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +68,7 @@ def served_maze(request: pytest.FixtureRequest) -> Iterator[tuple[EnvServerProce
         if request.param == "at the port":
             yield server, server.port
         else:
-            with run_dropping_proxy(server.port) as port:
+            with run_proxy_in_thread(server.port) as port:
                 yield server, port
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -18,7 +17,6 @@ import httpx
 import psutil
 import pytest
 
-from runner.bus.address import address_of_node
 from runner.bus.broker import server_process
 from runner.bus.broker.broker import Broker, BrokerTimeouts
 from runner.bus.connection import BusAddress, BusError, NatsConnection
@@ -108,16 +106,6 @@ def test_only_private_files_contain_the_password(broker: Broker, tmp_path: Path)
     assert paths == {broker.credential_file, broker.folder / "server.conf"}
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in paths)
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o700 for path in (broker.folder, broker.log.parent))
-
-
-async def test_a_client_finds_the_broker_by_its_state_directory(broker: Broker, tmp_path: Path) -> None:
-    node_file = tmp_path / "node.json"
-    node_file.touch(mode=0o600)
-    node_file.write_text(json.dumps({"url": broker.url, "credential_file": str(broker.credential_file)}))
-    address = address_of_node(tmp_path)
-    assert address == broker.address
-    async with await NatsConnection.open(address, name="test") as connection:
-        assert connection.connected
 
 
 async def test_a_killed_broker_is_restarted_with_its_store(tmp_path: Path) -> None:

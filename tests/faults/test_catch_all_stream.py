@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ulid import ULID
 
 from runner.bus.connection import BusAddress, NatsConnection
 from tests.support.nats_server import NatsAccount
@@ -23,6 +22,5 @@ async def test_acknowledgements_of_control_requests_are_not_taken_for_replies(tm
     await add_external_stream(bus)
     with NodeProcess(tmp_path / "data", "--config", str(profile), env=clean_environ(NATS_URL=bus.url)) as node:
         async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
-            batch_id = str(ULID())
-            await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
+            batch_id = await node.start_batch(connection, "Maze")
             await node.wait_for_batch(connection, batch_id, "completed", n_done=1)

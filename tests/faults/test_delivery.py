@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 from runner.events.subjects import BATCH_COMPLETED, DURABLE, EPISODE_COMPLETED, EVENTS_STREAM, FIELD_STATUS
 from tests.support.command import run_agentgym
 from tests.support.nats_server import Bus, NatsAccount, NatsServer
-from tests.support.node_process import NodeProcess
+from tests.support.node_process import NodeProcess, running_node
 from tests.support.publishing import nats_client
 from tests.support.schemas import validate
 from tests.support.subscriptions import collect_messages, retry_until_success
@@ -63,28 +63,26 @@ async def test_events_wait_for_the_next_node(tmp_path: Path) -> None:
     run = await asyncio.to_thread(run_agentgym, tmp_path, *MAZE, "--repeat", "3", "--json")
     (batch,) = json.loads(run.stdout)["batches"]
     expected = {f"episode:{episode['episode_id']}" for episode in batch["episodes"]} | {f"batch:{batch['batch_id']}"}
-    with NodeProcess(tmp_path / "data") as node:
-        async with await node.connect() as connection:
-            js = connection.client.jetstream()
-            await retry_until_success(lambda: js.stream_info(EVENTS_STREAM))  # a node answers before its stream exists
-            subscription = await js.pull_subscribe("agentgym.>", stream=EVENTS_STREAM)
-            ids: set[str] = set()
-            async with asyncio.timeout(30):
-                while not expected <= ids:
-                    messages = await subscription.fetch(10, timeout=5)
-                    ids |= {str((message.headers or {})["ce-id"]) for message in messages}
+    async with running_node(tmp_path / "data") as (_, connection):
+        js = connection.client.jetstream()
+        await retry_until_success(lambda: js.stream_info(EVENTS_STREAM))  # a node answers before its stream exists
+        subscription = await js.pull_subscribe("agentgym.>", stream=EVENTS_STREAM)
+        ids: set[str] = set()
+        async with asyncio.timeout(30):
+            while not expected <= ids:
+                messages = await subscription.fetch(10, timeout=5)
+                ids |= {str((message.headers or {})["ce-id"]) for message in messages}
 
 
 async def test_a_foreground_run_publishes_on_the_broker_of_the_running_node(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "data") as node:
-        async with await node.connect() as connection:
-            messages = await collect_messages(connection.client)
-            run = await asyncio.to_thread(run_agentgym, tmp_path, *MAZE, "--json")
-            assert run.returncode == 0, run.stderr
-            (batch,) = json.loads(run.stdout)["batches"]
-            async with asyncio.timeout(20):
-                while not (durable_events(messages, BATCH_COMPLETED) and _has_timesteps(messages)):
-                    await connection.client.flush()
+    async with running_node(tmp_path / "data") as (_, connection):
+        messages = await collect_messages(connection.client)
+        run = await asyncio.to_thread(run_agentgym, tmp_path, *MAZE, "--json")
+        assert run.returncode == 0, run.stderr
+        (batch,) = json.loads(run.stdout)["batches"]
+        async with asyncio.timeout(20):
+            while not (durable_events(messages, BATCH_COMPLETED) and _has_timesteps(messages)):
+                await connection.client.flush()
     assert [event["batch_id"] for event in durable_events(messages, BATCH_COMPLETED)] == [batch["batch_id"]]
 
 

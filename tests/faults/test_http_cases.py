@@ -126,6 +126,7 @@ CASES: dict[str, Case] = {
         "the reply is compressed (br), which was not requested",
     ),
 }
+_FROM_THE_LIBRARY = re.compile(r"<\w+|\b400\b|b['\"]|␊")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -144,6 +145,8 @@ async def test_a_step_without_an_answer_is_sent_once_and_ends_the_episode(name: 
     assert (PERHAPS_EXECUTED in error) == ("compressed" not in case.env_text)
     assert error.isprintable()
     assert "gold" not in error
+    with pytest.raises(EnvironmentFault, match="call reset first"):
+        await env.step(UP)
     await env.cleanup()
     assert operations(server) == ["create", "reset", "step", "close"]
 
@@ -161,6 +164,7 @@ async def test_a_model_without_an_answer_is_asked_once_before_the_next_one(
     assert warning.startswith("a: ")
     assert case.model_text in warning
     assert warning.isprintable()
+    assert not _FROM_THE_LIBRARY.search(warning), warning
     assert (chats(server), chats(fallback)) == (1, 1)
 
 
@@ -178,16 +182,6 @@ async def test_the_only_model_is_asked_three_times(name: str, server: RudeServer
     manager = inference_manager(server.url, virtual_time=VirtualTime())
     assert (await infer(manager)).message["content"] == "up"
     assert chats(server) == 5
-
-
-_FROM_THE_LIBRARY = re.compile(r"<\w+|\b400\b|b['\"]|␊")
-
-
-@pytest.mark.parametrize("name", CASES)
-async def test_the_warning_about_a_model_is_in_plain_words(name: str, server: RudeServer, fallback: RudeServer) -> None:
-    server.handler = answer_with(CASES[name].reply)
-    (warning,) = (await infer(inference_manager(server.url, fallback.url))).usage.warnings
-    assert not _FROM_THE_LIBRARY.search(warning), warning
 
 
 ACCEPTED: dict[str, Reply] = {

@@ -1,12 +1,10 @@
-"""Servers that hang, disconnect, redirect or send invalid replies: each causes one error; no step is sent twice."""
+"""Servers that are slow, flood or send invalid replies: each causes one error; no step is sent twice."""
 
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import logging
-import socket
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -91,14 +89,6 @@ def flood(first: bytes, chunk: bytes) -> Handler:
     return answer
 
 
-async def reset_connection(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-    writer.write(b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"obs')
-    await writer.drain()
-    linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
-    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-    writer.transport.abort()
-
-
 def body_with_gold(shown: str) -> str:
     return json.dumps({"state": shown, "info": {"ground_truth": "SELECT gold"}})
 
@@ -110,17 +100,12 @@ BROKEN_ERROR = "got no complete reply: the connection broke"
 LARGE_ERROR = "returned a body that is larger than 8 MiB. This may be another server"
 CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
 RUDE_REPLIES: dict[str, tuple[Handler, str]] = {
-    "hanging": (hang, LATE_ERROR),
     "slow body": (drip(CHUNKED_HEAD, b"1\r\n[\r\n"), LATE_ERROR),
     "slow headers": (drip(b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"), LATE_ERROR),
     "slow interim replies": (drip(b"", b"HTTP/1.1 102 Processing\r\n\r\n"), LATE_ERROR),
     "endless header": (flood(b"HTTP/1.1 200 OK\r\nx: ", b"x" * 65536), BROKEN_ERROR),
     "10 MB": (reply_with(http_response(b"[" * 10_000_000)), LARGE_ERROR),
     "endless body": (flood(CHUNKED_HEAD, b"10000\r\n" + b"x" * 65536 + b"\r\n"), LARGE_ERROR),
-    "incomplete body": (reply_with(http_response(body_with_gold("x"))[:-9], close_after=True), BROKEN_ERROR),
-    "connection reset": (reset_connection, BROKEN_ERROR),
-    "empty reply": (reply_with(b"", close_after=True), BROKEN_ERROR),
-    "not HTTP": (reply_with(b"SSH-2.0-OpenSSH\r\n", close_after=True), BROKEN_ERROR),
     "incomplete JSON": (reply_with(http_response(body_with_gold("x")[:-3])), "which is not JSON"),
     "HTML page": (
         reply_with(http_response("<html>", kind="text/html")),
@@ -129,14 +114,6 @@ RUDE_REPLIES: dict[str, tuple[Handler, str]] = {
     "invalid UTF-8": (reply_with(http_response(b'{"observation": "\xff"}')), "which is not JSON"),
     "deep JSON": (reply_with(http_response(b"[" * 1_000_000)), "which is not JSON"),
     "no body": (reply_with(b"HTTP/1.1 204 No Content\r\n\r\n"), "returned status 204 and no body, which is not JSON"),
-    "redirect": (
-        reply_with(http_response("", 302, location="/maze/elsewhere")),
-        "was redirected (status 302). Redirects are not",
-    ),
-    "compressed body": (
-        reply_with(http_response(gzip.compress(b"{}"), content_encoding="gzip")),
-        "returned a body that is compressed (gzip), which was not requested",
-    ),
     "status 500": (
         reply_with(http_response("Internal Server Error", 500, "text/plain")),
         '500 "Internal Server Error". Check the server',

@@ -107,7 +107,8 @@ async def test_an_absent_model_is_named_and_the_next_one_answers(absent_url: str
     assert "hidden" not in str(raised.value)
 
 
-REDIRECTS = [301, 302, 303, 307, 308]
+REDIRECTS = [301, 307]
+"""One after which a client may send another method, and one after which it repeats the request."""
 
 
 def redirect(status: int, target: RudeServer) -> Reply:

@@ -21,7 +21,6 @@ from tests.support.rude_model import (
     Behavior,
     RudeModel,
     chat_completion,
-    closing,
     completion_response,
     delta_chunk,
     drip,
@@ -41,10 +40,6 @@ FALLBACK_CASES: list[tuple[str, Behavior, str]] = [
     ("hang", hang, "no complete answer within"),
     ("slow drip", drip, "no complete answer within"),
     ("truncated stream", stream_response(sse_event(delta_chunk(content="u"))), "ended in the middle"),
-    ("cut body", lambda exchange: exchange.send(http_response(200, b"{}")[:-1]), "connection broke"),
-    ("broken chunk", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "connection broke"),
-    ("no HTTP", b"SSH-2.0-OpenSSH_9.6\r\n", "connection broke"),
-    ("hang-up", b"", "connection broke"),
     ("invalid JSON", http_response(200, b'{"choices": [{'), "not a JSON object"),
     ("invalid JSON in a stream", stream_response(sse_event(b"{{") + streamed_answer(["up"])), "not a JSON object"),
     ("empty choices", http_response(200, b'{"choices": []}'), "empty"),
@@ -56,13 +51,12 @@ FALLBACK_CASES: list[tuple[str, Behavior, str]] = [
     ("error in another compression", http_response(503, b"?", Content_Encoding="br"), "HTTP 503: the reply is compres"),
     ("compressed bomb", http_response(503, gzip.compress(b"x" * 50_000_000), Content_Encoding="gzip"), "503: xxx"),
     ("damaged compression", http_response(503, b"oops", Content_Encoding="gzip"), "HTTP 503: the reply is compr"),
-    ("cut error", lambda exchange: exchange.send(closing(http_response(503, b"oops!"))[:-1]), "HTTP 503: oops"),
+    ("cut error", lambda exchange: exchange.send(http_response(503, b"oops!")[:-1]), "HTTP 503: oops"),
     (
         "wrong content type",
         http_response(200, b"<html>Sign in</html>", "text/html"),
         "not a JSON object (media type text/html",
     ),
-    ("compressed", http_response(200, b"\x1f\x8b", Content_Encoding="gzip"), "compressed"),
     ("error as a reason to finish", http_response(200, b'{"choices": [{"finish_reason": "error"}]}'), "with an error"),
     ("error field in JSON", stream_response(b"\nerror: overloaded\n\n", "application/json"), "answer: overloaded"),
     ("error field", stream_response(b'error: {"code": 500, "message": "overloaded"}\n\n'), "answer: overloaded"),
@@ -70,7 +64,6 @@ FALLBACK_CASES: list[tuple[str, Behavior, str]] = [
     ("error in a stream", stream_response(sse_event({"error": {"message": "overloaded"}})), "overloaded"),
     ("expired key", http_response(401, b'{"error": {"message": "expired"}}'), "HTTP 401: expired"),
     ("unknown model", http_response(404, b'{"error": "model not found"}'), "HTTP 404: model not found"),
-    ("redirect", http_response(302, b"", Location="http://elsewhere/"), "HTTP 302"),
 ]
 
 
@@ -80,15 +73,16 @@ def fallback_server() -> Iterator[RudeModel]:
         yield server
 
 
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize(
     ("behavior", "cause"), [case[1:] for case in FALLBACK_CASES], ids=[case[0] for case in FALLBACK_CASES]
 )
 async def test_the_next_endpoint_answers_and_a_warning_has_the_cause(
-    behavior: Behavior, cause: str, fallback_server: RudeModel
+    behavior: Behavior, cause: str, stream: bool, fallback_server: RudeModel
 ) -> None:
     with RudeModel(behavior) as broken:
-        timeout_sec = 0.3 if behavior in (hang, drip) else 20.0
-        session = inference_manager(broken.url, fallback_server.url, stream=True, timeout_sec=timeout_sec).session(
+        timeout_sec = 1.0 if behavior in (hang, drip) else 20.0
+        session = inference_manager(broken.url, fallback_server.url, stream=stream, timeout_sec=timeout_sec).session(
             episode_header()
         )
         inference = await infer(session)

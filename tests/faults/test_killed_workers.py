@@ -94,27 +94,29 @@ def test_worker_processes_play_the_same_trajectories(workspace: Workspace, env: 
 
 
 class KillingBatch(WorkerBatch):
-    """Kills a worker after every 40 ended episodes, but none at the end of 200."""
+    """Kills workers as soon as they play two episodes, 6 times."""
 
     def __init__(self, workspace: Workspace, planned: ResolvedBatch, workers: int) -> None:
         super().__init__(workspace, planned, workers)
         self._pids: dict[str, int] = {}
-        self._n_ended = 0
+        self._playing: dict[str, set[str]] = {}
         self.n_killed = 0
 
     def on_item(self, item: BatchItem) -> None:
         super().on_item(item)
-        if isinstance(item, WorkerState):
-            if item.state == "lost":
-                self._pids.pop(item.id, None)
-            elif item.pid is not None:
-                self._pids[item.id] = item.pid
-        if isinstance(item, EpisodeStored):
-            self._n_ended += 1
-            if 40 * (self.n_killed + 1) <= self._n_ended < 180 and self._pids:
-                _, pid = self._pids.popitem()
-                os.kill(pid, signal.SIGKILL)
-                self.n_killed += 1
+        match item:
+            case WorkerState(pid=int(pid)) if item.state != "lost":
+                self._pids[item.id] = pid
+            case EpisodeStarted() if item.worker is not None:
+                worker = item.worker.id
+                self._playing.setdefault(worker, set()).add(item.episode_id)
+                if len(self._playing[worker]) > 1 and self.n_killed < 6:
+                    del self._playing[worker]
+                    os.kill(self._pids.pop(worker), signal.SIGKILL)
+                    self.n_killed += 1
+            case EpisodeStored():
+                for episodes in self._playing.values():
+                    episodes.discard(item.end.episode_id)
 
 
 def test_killed_workers_cost_no_planned_episode(workspace: Workspace, caplog: pytest.LogCaptureFixture) -> None:
@@ -123,7 +125,7 @@ def test_killed_workers_cost_no_planned_episode(workspace: Workspace, caplog: py
     batch = KillingBatch(workspace, planned, 2)
     result = batch.batch.run()
     assert (result.status, result.outcomes, result.problems) == ("completed", {"success": 200}, [])
-    assert batch.n_killed >= 3
+    assert batch.n_killed == 6
     assert result.workers is not None
     assert result.workers.lost == batch.n_killed
     stored = [workspace.store.load(file.episode_id) for file in stored_files(workspace.store)]
@@ -199,36 +201,10 @@ def test_a_killed_driver_leaves_no_worker_and_can_be_resumed(tmp_path: Path) -> 
         workspace.close()
 
 
-class KillingNeighbors(WorkerBatch):
-    """Kills workers as soon as they play two episodes, 6 times."""
-
-    def __init__(self, workspace: Workspace, planned: ResolvedBatch, workers: int) -> None:
-        super().__init__(workspace, planned, workers)
-        self._pids: dict[str, int] = {}
-        self._playing: dict[str, set[str]] = {}
-        self.n_killed = 0
-
-    def on_item(self, item: BatchItem) -> None:
-        super().on_item(item)
-        match item:
-            case WorkerState(pid=int(pid)) if item.state != "lost":
-                self._pids[item.id] = pid
-            case EpisodeStarted() if item.worker is not None:
-                worker = item.worker.id
-                self._playing.setdefault(worker, set()).add(item.episode_id)
-                if len(self._playing[worker]) > 1 and self.n_killed < 6:
-                    del self._playing[worker]
-                    os.kill(self._pids.pop(worker), signal.SIGKILL)
-                    self.n_killed += 1
-            case EpisodeStored():
-                for episodes in self._playing.values():
-                    episodes.discard(item.end.episode_id)
-
-
 @pytest.mark.usefixtures("fakes")
 def test_workers_that_are_killed_all_the_time_interrupt_no_episode(workspace: Workspace) -> None:
     planned = resolved_batch(env="Killing", agent="up", task_index=2, repeat=16, concurrency=8)
-    batch = KillingNeighbors(workspace, planned, 2)
+    batch = KillingBatch(workspace, planned, 2)
     result = batch.batch.run()
     assert (result.status, result.outcomes, result.problems) == ("completed", {"success": 16}, [])
     assert batch.n_killed == 6

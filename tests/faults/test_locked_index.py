@@ -101,10 +101,9 @@ async def test_a_node_answers_before_it_has_read_its_episodes(tmp_path: Path) ->
 
 async def test_a_node_that_is_stopped_while_it_reads_its_episodes_starts_no_batch(tmp_path: Path) -> None:
     record_episodes(tmp_path, 3)
-    batch_id = str(ULID())
     with lock_unread_index(tmp_path) as lock, NodeProcess(tmp_path) as node:
         async with await node.connect(reads=True) as connection:
-            await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
+            batch_id = await node.start_batch(connection, "Maze")
             await node.request(connection, "shutdown", drain=False)
             lock.execute("COMMIT")
         assert node.process is not None
@@ -114,12 +113,11 @@ async def test_a_node_that_is_stopped_while_it_reads_its_episodes_starts_no_batc
 
 @pytest.mark.parametrize("name", ["index.sqlite", "outbox.sqlite"])
 async def test_a_node_plays_and_answers_while_the_outbox_is_locked(name: str, tmp_path: Path) -> None:
-    batch_id = str(ULID())
     with NodeProcess(tmp_path) as node:
         async with await node.connect() as connection:
             with lock_database(tmp_path, name):
                 before = event_ids(tmp_path)
-                await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=3)
+                batch_id = await node.start_batch(connection, "Maze", repeat=3)
                 await node.wait_for_batch(connection, batch_id, "completed", n_done=3)
                 assert not [each for each in event_ids(tmp_path) if each.startswith("episode:") and each not in before]
         expected = {f"batch:{batch_id}"} | episode_event_ids(tmp_path)

@@ -19,7 +19,7 @@ from tests.support.node_events import count_event_ids, stored_episodes, subscrib
 from tests.support.node_process import NodeProcess
 
 FULL = os.environ.get("AGENTGYM_FAULTS") == "full"
-REPEAT = 100
+REPEAT = 60
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
@@ -94,9 +94,8 @@ async def test_a_lost_queue_is_restored_reported_and_resumed(
 
 async def test_a_batch_cancelled_while_it_runs_stays_cancelled_if_the_node_dies_at_once(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
-        batch_id = str(ULID())
         async with await node.connect() as connection:
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=5000)
+            batch_id = await node.start_batch(connection, "BabyAI", repeat=5000)
             await node.wait_for_batch(connection, batch_id, "running", n_done=1)
             await node.request(connection, "cancel", batch_id=batch_id)
             node.kill()

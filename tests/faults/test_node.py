@@ -45,8 +45,7 @@ async def test_a_requested_batch_is_played_and_published_once(node: NodeProcess)
 
 async def test_pause_resume_and_cancel_apply_to_the_running_batch(node: NodeProcess) -> None:
     async with await node.connect() as connection:
-        batch_id = str(ULID())
-        await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=5000)
+        batch_id = await node.start_batch(connection, "BabyAI", repeat=5000)
         await node.wait_for_batch(connection, batch_id, "running", n_done=1)
         await node.request(connection, "pause", batch_id=batch_id)
         await node.wait_for_batch(connection, batch_id, "paused")
@@ -123,8 +122,7 @@ async def test_a_stopping_node_does_not_wait_for_a_paused_broker(tmp_path: Path,
     with NodeProcess(tmp_path / "data", env=clean_environ(NATS_URL=nats_server.url)) as node:
         async with await node.connect() as connection:
             nats_server.pause()
-            batch_id = str(ULID())
-            await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
+            batch_id = await node.start_batch(connection, "Maze")
             await node.wait_for_batch(connection, batch_id, "completed")
         async with asyncio.timeout(STOP_TIMEOUT_S):  # less than the node waits for a broker that accepts events
             status, errors = await asyncio.to_thread(node.terminate)
@@ -167,12 +165,6 @@ async def test_a_second_signal_abandons_the_running_batch(tmp_path: Path) -> Non
     assert not immediate.is_set()
     async with asyncio.timeout(10):
         await stop_batches(cast("BatchPlayer", EndlessBatchRunner()), lambda: False, immediate)
-
-
-def test_an_idle_node_exits(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "data", "--idle-exit", "0.5") as node:
-        assert node.process is not None
-        assert node.process.wait(timeout=30) == 0
 
 
 def channels(messages: list[Msg]) -> set[str]:

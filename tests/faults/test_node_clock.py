@@ -21,6 +21,8 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
 
 HOUR_S = 3600
 REPEAT = 60
+JUMPS_H = (0, 2, -3, 24 * 400, 0)
+"""Hours by which the clock is wrong in each batch."""
 BATCH: dict[str, Any] = {"envs": ["BabyAI"], "agent": "oracle", "repeat": REPEAT}
 
 
@@ -28,10 +30,9 @@ def ahead_h(at: datetime) -> int:
     return round((at - datetime.now(UTC)).total_seconds() / HOUR_S)
 
 
-@pytest.mark.parametrize("jumps_h", [(2, -3, 0), (-1, 24 * 400, 0)], ids=["hours", "a year"])
-async def test_a_jump_of_the_clock_changes_only_time_stamps(tmp_path: Path, jumps_h: tuple[int, ...]) -> None:
+async def test_a_jump_of_the_clock_changes_only_time_stamps(tmp_path: Path) -> None:
     clock = ShiftedClock(tmp_path)
-    data_dir, n_batches = tmp_path / "data", len(jumps_h) + 1
+    data_dir, n_batches = tmp_path / "data", len(JUMPS_H)
     beats: list[dict[str, Any]] = []
 
     async def on_health(message: Msg) -> None:
@@ -43,7 +44,7 @@ async def test_a_jump_of_the_clock_changes_only_time_stamps(tmp_path: Path, jump
     with NodeProcess(data_dir, "--idle-exit", "900", env=clean_environ(**clock.environ)) as node:
         async with await node.connect() as connection, subscribe_to_node(node) as recorder:
             await connection.client.subscribe("agentgym.live.health.v1.n1", cb=on_health)
-            for hours in (0, *jumps_h):  # the first batch is played without a jump
+            for hours in JUMPS_H:
                 played_id = str(ULID())
                 await node.request(connection, "start", batch_id=played_id, **BATCH)
                 await node.wait_for_batch(connection, played_id, "running", "completed", n_done=2)
@@ -62,7 +63,7 @@ async def test_a_jump_of_the_clock_changes_only_time_stamps(tmp_path: Path, jump
     assert "WARNING" not in errors
     assert len(records) == REPEAT * n_batches
     assert len({(record.task_index, record.outcome, record.rounds, record.reward) for record in records}) == REPEAT
-    assert {ahead_h(record.started_at) for record in records} >= set(jumps_h[:-1])
+    assert {ahead_h(record.started_at) for record in records} >= set(JUMPS_H)
     for record in records:
         check_durations(record)
 

@@ -24,7 +24,6 @@ from runner.node.health import HealthMonitor
 from runner.node.node import Node
 from runner.publish.live_publisher import LivePublisher
 from tests.support.nats_server import NatsAccount
-from tests.support.node_events import wait_until
 from tests.support.node_process import NodeProcess, clean_environ
 from tests.support.publishing import add_external_stream, event_ids, stored_messages
 
@@ -57,8 +56,7 @@ async def test_a_second_request_to_stop_ends_a_drain(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         assert node.process is not None
         async with await node.connect() as connection:
-            batch_id = str(ULID())
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=100_000)
+            batch_id = await node.start_batch(connection, "BabyAI", repeat=100_000)
             await node.wait_for_batch(connection, batch_id, "running", n_done=1)
             await node.request(connection, "shutdown", drain=True)
             rejected = await node.request_reply(
@@ -73,9 +71,8 @@ async def test_a_second_request_to_stop_ends_a_drain(tmp_path: Path) -> None:
 async def test_a_drained_node_has_played_all_episodes(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         assert node.process is not None
-        batch_id = str(ULID())
         async with await node.connect() as connection:
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=12)
+            batch_id = await node.start_batch(connection, "BabyAI", repeat=12)
             await node.request(connection, "shutdown", drain=True)
         assert await asyncio.to_thread(node.process.wait, 60) == 0
     assert len(list((tmp_path / "data" / "runs" / batch_id).glob("*.json"))) == 12
@@ -100,34 +97,13 @@ async def test_a_broker_that_restarts_on_another_port_is_found(tmp_path: Path) -
             assert (await node.request(connection, "health"))["node"] == node.name
 
 
-async def test_a_health_request_returns_the_latest_items(tmp_path: Path) -> None:
-    kinds: list[str] = []
-
-    async def on_message(message: Msg) -> None:
-        kinds.extend(item["kind"] for item in json.loads(message.data)["items"])
-
-    profile = tmp_path / "odd.yaml"
-    profile.write_text(json.dumps({"id": "odd", "environments": {"moderate": [{"name": "Maze"}, {"name": "Nowhere"}]}}))
-    with NodeProcess(tmp_path / "data", "--config", str(profile)) as node:
-        async with await node.connect() as connection:
-            await connection.client.subscribe("agentgym.live.health.v1.n1", cb=on_message)
-            items = (await node.request(connection, "health"))["items"]
-            envs = {item["env"]: item["status"] for item in items if item["kind"] == "env.health"}
-            assert envs["Maze"] == "embedded"
-            assert envs["Nowhere"] == "down"
-            (host,) = (item for item in items if item["kind"] == "host")
-            assert 0 < host["ram"] <= 100
-            await wait_until(lambda: "heartbeat" in kinds, 20)
-
-
 async def test_a_new_external_broker_gets_what_ended_before_once_and_only_on_request(
     tmp_path: Path, bus: NatsAccount
 ) -> None:
     await add_external_stream(bus, subjects=[EPISODE_COMPLETED, BATCH_COMPLETED])
-    batch_id = str(ULID())
     with NodeProcess(tmp_path / "data") as node:
         async with await node.connect() as connection:
-            await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=3)
+            batch_id = await node.start_batch(connection, "Maze", repeat=3)
             await node.wait_for_batch(connection, batch_id, "completed")
             rejected = await node.request_reply(connection, "send_history")
             assert rejected["error"]["code"] == "no_egress" and "NATS_URL" in rejected["error"]["hint"]
@@ -146,8 +122,7 @@ async def test_a_new_external_broker_gets_what_ended_before_once_and_only_on_req
         async with await node.connect() as connection:
             health = await node.request(connection, "health")
             assert (health["egress"], health["n_held"]) == (bus.display_url, 4)
-            later = str(ULID())
-            await node.request(connection, "start", batch_id=later, envs=["Maze"], agent="oracle")
+            later = await node.start_batch(connection, "Maze")
             assert not await stored(Counter([f"batch:{later}"])) & ended
             async with await NatsConnection.open(BusAddress(bus.url), name="test") as outside:
                 assert (await node.request_reply(outside, "send_history"))["error"]["code"] == "no_control"

@@ -1,4 +1,4 @@
-"""Events of a batch whose broker or node is killed while it runs."""
+"""Events of a batch whose broker is killed while it runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ulid import ULID
 
-from runner.store import EpisodeStore
-from runner.types import Outcome
 from tests.support.node_events import count_event_ids, episode_event_ids, stored_episodes, subscribe_to_node, wait_until
 from tests.support.node_process import NodeProcess
 from tests.support.subscriptions import SubscriptionRecorder
@@ -24,10 +21,10 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600 if FULL else 120)]
 
 
 async def test_killed_brokers_lose_and_duplicate_no_event(tmp_path: Path) -> None:
-    batch_id = str(ULID())
     with NodeProcess(tmp_path / "data") as node:
         async with subscribe_to_node(node) as recorder:
-            await start_batch(node, batch_id)
+            async with await node.connect() as connection:
+                batch_id = await node.start_batch(connection, "Maze", repeat=REPEAT)
             killed: set[int] = set()
             for number in range(1, N_KILLS + 1):
                 await wait_until(lambda n=number: n_stored(node, batch_id) >= REPEAT * n // (N_KILLS + 1), TIMEOUT_S)  # type: ignore[misc]
@@ -37,36 +34,6 @@ async def test_killed_brokers_lose_and_duplicate_no_event(tmp_path: Path) -> Non
             assert len(killed) == N_KILLS
             await assert_all_events_received_once(recorder, node, batch_id)
             assert "reconnected" in recorder.kinds
-
-
-async def test_a_killed_and_resumed_node_plays_each_task_once_and_loses_and_duplicates_no_event(tmp_path: Path) -> None:
-    batch_id = str(ULID())
-    with NodeProcess(tmp_path / "data") as node:
-        await start_batch(node, batch_id)
-        await wait_until(lambda: n_stored(node, batch_id) >= REPEAT // 6, TIMEOUT_S)
-        node.kill()
-        before = {path.stem for path in stored_episodes(node.data_dir, batch_id)}
-        assert len(before) < REPEAT, "the batch was over before the kill"
-        node.start()
-        async with subscribe_to_node(node) as recorder:
-            async with await node.connect() as connection:
-                stopped = await node.wait_for_batch(connection, batch_id, "interrupted")
-                assert REPEAT // 6 <= stopped["n_done"] < REPEAT
-            await start_batch(node, batch_id, resume=True)
-            await assert_all_events_received_once(recorder, node, batch_id)
-            async with await node.connect() as connection:
-                await node.wait_for_batch(connection, batch_id, "completed", n_done=REPEAT)
-        records = [EpisodeStore(node.data_dir).load(path) for path in stored_episodes(node.data_dir, batch_id)]
-    finished_tasks = [record.task_index for record in records if record.outcome is not Outcome.INTERRUPTED]
-    assert sorted(finished_tasks) == list(range(REPEAT))
-    assert before <= {record.episode_id for record in records}
-
-
-async def start_batch(node: NodeProcess, batch_id: str, *, resume: bool = False) -> None:
-    async with await node.connect() as connection:
-        await node.request(
-            connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=REPEAT, resume=resume
-        )
 
 
 async def assert_all_events_received_once(recorder: SubscriptionRecorder, node: NodeProcess, batch_id: str) -> None:

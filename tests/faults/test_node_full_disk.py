@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -25,10 +24,11 @@ from runner.publish.delivery import DeliveryOptions
 from runner.publish.outbox import EventRecorder, Outbox
 from runner.publish.publisher import Sink
 from runner.store import open_index
+from tests.support.command import run_agentgym
 from tests.support.episodes import RecordedEpisode
 from tests.support.full_disk import Disk, FileSizeLimit, mount_small_disk
 from tests.support.node_events import episode_event_ids, stored_episodes, subscribe_to_node
-from tests.support.node_process import COMMAND, NodeProcess, clean_environ
+from tests.support.node_process import NodeProcess
 from tests.support.publishing import outbox_event, run_publisher
 from tests.support.subscriptions import SubscriptionRecorder
 
@@ -65,10 +65,9 @@ async def refuse_start(node: NodeProcess, connection: NatsConnection) -> dict[st
 
 @pytest.mark.parametrize("open_node", [node_on_small_disk, node_with_file_size_limit] if FULL else [node_on_small_disk])
 async def test_a_node_survives_a_full_disk_and_loses_no_episode(tmp_path: Path, open_node: OpenNode) -> None:
-    batch_id = str(ULID())
     with open_node(tmp_path) as (node, disk):
         async with await node.connect() as connection:
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=REPEAT)
+            batch_id = await node.start_batch(connection, "BabyAI", repeat=REPEAT)
             await node.wait_for_batch(connection, batch_id, "running", n_done=5)
             disk.fill()
             listed = await wait_until_storage_is_full(node, connection, batch_id)
@@ -77,11 +76,16 @@ async def test_a_node_survives_a_full_disk_and_loses_no_episode(tmp_path: Path, 
             assert heartbeat == listed["storage"]
             error = await refuse_start(node, connection)
             assert "check for a full disk" in error["message"]
-            await asyncio.sleep(1.5 * node_broker.DISK_POLL_S)  # at least one disk check of the broker
+            # at least one disk check of the broker, and a second one of the node, which does not end the wait
+            await asyncio.sleep(1.5 * max(node_broker.DISK_POLL_S, storage.POLL_S))
+            await wait_until_storage_is_full(node, connection, batch_id)
             n_before = len(stored_episodes(node.data_dir, batch_id))
             assert 5 <= n_before < REPEAT
             disk.free_space()
         await play_two_episodes(node, second_batch_id := str(ULID()))
+        async with await node.connect() as connection:
+            batch = await node.wait_for_batch(connection, batch_id, "completed", n_done=REPEAT)
+            assert (batch["waiting_for"], (await node.request(connection, "list"))["storage"]) == (None, None)
         stored = stored_episodes(node.data_dir, batch_id)
         records = [json.loads(path.read_bytes()) for path in stored]
         assert all(record["error"] is None for record in records)
@@ -98,27 +102,10 @@ async def test_a_node_survives_a_full_disk_and_loses_no_episode(tmp_path: Path, 
     assert "Traceback" not in errors
 
 
-async def test_a_batch_continues_by_itself_after_a_full_disk(tmp_path: Path) -> None:
-    batch_id = str(ULID())
-    with node_with_file_size_limit(tmp_path) as (node, disk):
-        async with await node.connect() as connection:
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=REPEAT)
-            await node.wait_for_batch(connection, batch_id, "running", n_done=5)
-            disk.fill()
-            await wait_until_storage_is_full(node, connection, batch_id)
-            await asyncio.sleep(1.5 * storage.POLL_S)  # a second check does not end the wait
-            await wait_until_storage_is_full(node, connection, batch_id)
-            disk.free_space()
-            batch = await node.wait_for_batch(connection, batch_id, "completed", n_done=REPEAT)
-            assert batch["waiting_for"] is None
-            assert (await node.request(connection, "list"))["storage"] is None
-
-
 async def test_a_batch_that_waits_for_room_can_be_cancelled(tmp_path: Path) -> None:
-    batch_id = str(ULID())
     with node_with_file_size_limit(tmp_path) as (node, disk):
         async with await node.connect() as connection:
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=REPEAT)
+            batch_id = await node.start_batch(connection, "BabyAI", repeat=REPEAT)
             await node.wait_for_batch(connection, batch_id, "running", n_done=5)
             disk.fill()
             await wait_until_storage_is_full(node, connection, batch_id)
@@ -131,17 +118,12 @@ def test_a_node_does_not_start_on_a_full_disk(tmp_path: Path) -> None:
     with mount_small_disk(tmp_path / "disk", 8) as disk:
         disk.fill()
         data_dir = disk.folder / "data"
-        completed = run_node(data_dir)
+        completed = run_agentgym(tmp_path, "node", "--data-dir", str(data_dir))
     assert completed.returncode == 2
     expected = f"nothing can be stored in {data_dir}: its disk is full (0 KiB are free); free disk space there"
     assert expected in completed.stderr
     assert "or choose another folder with --data-dir" in completed.stderr
     assert "Traceback" not in completed.stderr
-
-
-def run_node(data_dir: Path) -> subprocess.CompletedProcess[str]:
-    command = [COMMAND, "node", "--data-dir", str(data_dir)]
-    return subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=30, check=False)
 
 
 async def storage_problems(connection: NatsConnection) -> AsyncIterator[str]:

@@ -19,7 +19,7 @@ from runner.bus.connection import NatsConnection
 from runner.bus.request_server import RefusalBudget
 from runner.events.subjects import EPISODE_COMPLETED, EVENTS_STREAM, LIVE_STREAM
 from tests.support.nats_server import NatsServer
-from tests.support.node_process import NodeProcess, clean_environ
+from tests.support.node_process import NodeProcess, clean_environ, running_node
 from tests.support.raw_nats import RawNatsClient, publish_frame
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
@@ -125,8 +125,11 @@ FLOODS = {
 }
 
 
-@pytest.mark.parametrize("payload", FLOODS.values(), ids=FLOODS)
-@pytest.mark.parametrize("reply", ["", "_INBOX.flood", "_INBOX.{:022d}", "_INBOX.{:012d}"])
+@pytest.mark.parametrize(
+    ("payload", "reply"),
+    [*((payload, "_INBOX.{:012d}") for payload in FLOODS.values())]
+    + [(FLOODS["text"], reply) for reply in ("", "_INBOX.flood", "_INBOX.{:022d}")],
+)
 async def test_a_flood_of_requests_is_cut_off_and_others_are_answered(
     node: NodeProcess, payload: bytes, reply: str
 ) -> None:
@@ -195,12 +198,11 @@ async def test_a_sender_that_is_cut_off_is_answered_when_its_request_is_valid(no
 
 
 async def test_garbage_does_not_keep_an_idle_node_running(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "data", "--idle-exit", "2") as node:
-        async with await node.connect() as connection:
-            async with asyncio.timeout(60):
-                while node.process is not None and node.process.poll() is None:
-                    if connection.connected:
-                        await connection.client.publish("agentgym.control.n1", b"garbage")
-                    await asyncio.sleep(0.1)
-            assert node.process is not None
-            assert node.process.returncode == 0
+    async with running_node(tmp_path / "data", "--idle-exit", "2") as (node, connection):
+        async with asyncio.timeout(60):
+            while node.process is not None and node.process.poll() is None:
+                if connection.connected:
+                    await connection.client.publish("agentgym.control.n1", b"garbage")
+                await asyncio.sleep(0.1)
+        assert node.process is not None
+        assert node.process.returncode == 0

@@ -19,7 +19,7 @@ from runner.subscribe.subscription import Subscription
 from runner.types import Outcome
 from tests.support.episodes import RecordedEpisode
 from tests.support.node_events import wait_until
-from tests.support.node_process import NodeProcess
+from tests.support.node_process import NodeProcess, running_node
 from tests.support.subscriptions import SubscriptionRecorder
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
@@ -73,12 +73,11 @@ async def test_a_node_plays_again_only_the_episodes_with_an_error(tmp_path: Path
     workspace.close()
     queue = BatchQueue(data_dir)
     queue.add(QueuedBatch(batch_id=old, battery_id=None, spec=spec, status="completed", n_done=6))
-    with NodeProcess(data_dir) as node:
-        async with await node.connect() as connection:
-            (state,) = await node.request(connection, "replay", batch_id=old, only="errors")
-            again = await node.wait_for_batch(connection, state["batch_id"], "completed")
-            (state,) = await node.request(connection, "replay", batch_id=old)
-            everything = await node.wait_for_batch(connection, state["batch_id"], "completed")
+    async with running_node(data_dir) as (node, connection):
+        (state,) = await node.request(connection, "replay", batch_id=old, only="errors")
+        again = await node.wait_for_batch(connection, state["batch_id"], "completed")
+        (state,) = await node.request(connection, "replay", batch_id=old)
+        everything = await node.wait_for_batch(connection, state["batch_id"], "completed")
     assert (again["n_done"], again["n_planned"], everything["n_done"]) == (1, 1, 6)
     (played,) = (json.loads(path.read_bytes()) for path in data_dir.glob(f"runs/{again['batch_id']}/*.json"))
     assert (played["task_index"], played["attempt"], played["seed"], played["outcome"]) == (1, 1, 5, "success")

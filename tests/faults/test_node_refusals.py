@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,9 @@ from ulid import ULID
 
 from runner.bus.connection import BusAddress
 from runner.node.node import check_name_is_free
+from tests.support.command import run_agentgym
 from tests.support.nats_server import NatsAccount
-from tests.support.node_process import COMMAND, NodeProcess, clean_environ
+from tests.support.node_process import NodeProcess, clean_environ
 from tests.support.publishing import nats_client
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
@@ -48,14 +48,7 @@ async def test_an_invalid_request_is_rejected_with_a_code(
 
 
 def test_a_second_node_of_a_state_directory_exits_with_the_pid_of_the_first(node: NodeProcess) -> None:
-    second = subprocess.run(
-        [COMMAND, "node", "--data-dir", str(node.data_dir)],
-        env=clean_environ(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    second = run_agentgym(node.data_dir.parent, "node")
     assert second.returncode == 2
     assert f"belongs to the node with pid {node.pid}" in second.stderr
     assert "Traceback" not in second.stderr
@@ -80,14 +73,7 @@ def test_a_second_node_with_the_same_name_exits(tmp_path: Path, bus: NatsAccount
     profile = ("--config", str(tmp_path / "profile.yaml"))
     env = clean_environ(NATS_URL=bus.url)
     with NodeProcess(tmp_path / "one", *profile, env=env, name="same"):
-        second = subprocess.run(
-            [COMMAND, "node", "--data-dir", str(tmp_path / "two"), "--node", "same", *profile],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        second = run_agentgym(tmp_path, "node", "--node", "same", *profile, environ=env)
     assert second.returncode == 2
     assert "another node named same (boot 01" in second.stderr
     assert "choose another --node" in second.stderr

@@ -54,8 +54,7 @@ async def test_a_node_starts_uses_and_stops_its_environment_servers(profile_path
     data_dir = tmp_path / "data"
     with NodeProcess(data_dir, "--config", str(profile_path)) as node:
         async with await node.connect() as connection:
-            batch_id = str(ULID())
-            await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
+            batch_id = await node.start_batch(connection, "Maze")
             await node.wait_for_batch(connection, batch_id, "completed")
             for env, status in (("Wordle", "starting"), ("maze", "running")):
                 assert (await node.request(connection, "server_start", env=env))["status"] == status

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from nats.js.api import StreamConfig
 from nats.js.errors import NotFoundError
-from ulid import ULID
 
 from runner.bus.connection import NatsConnection
 from tests.support.node_process import NodeProcess
@@ -24,8 +23,7 @@ async def test_changed_stream_limits_are_applied_without_losing_events(tmp_path:
     with NodeProcess(tmp_path / "data", "--config", str(profile)) as node:
         async with await node.connect() as connection:
             await wait_for_limits(connection, "AGENTGYM_LIVE", lambda config: config.max_bytes == 2 << 20)
-            batch_id = str(ULID())
-            await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=3)
+            batch_id = await node.start_batch(connection, "Maze", repeat=3)
             await node.wait_for_batch(connection, batch_id, "completed", n_done=3)
         await asyncio.to_thread(node.terminate)
         profile.write_text(PROFILE.format(streams="{events: {max_bytes: 1048576, max_age_sec: 5000.5}}"))

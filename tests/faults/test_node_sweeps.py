@@ -16,7 +16,7 @@ from runner.types import UNFINISHED
 from tests.support.episodes import stored_files
 from tests.support.model_server import ModelServer
 from tests.support.node_events import collect_into, wait_until
-from tests.support.node_process import NodeProcess, clean_environ
+from tests.support.node_process import clean_environ, running_node
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
 
@@ -33,33 +33,32 @@ def parts(listed: dict[str, Any], battery: str) -> list[tuple[int, str]]:
 async def test_each_model_plays_the_same_tasks_one_model_after_the_other(tmp_path: Path) -> None:
     with ModelServer(models=MODELS) as ollama:
         env = clean_environ(TENSORZERO_URL="http://127.0.0.1:1", OLLAMA_HOST=ollama.url)
-        with NodeProcess(tmp_path / "data", env=env) as node:
-            async with await node.connect() as connection:
-                battery = str(ULID())
-                request: dict[str, Any] = {
-                    "batch_id": battery,
-                    "envs": ["Maze", "Wordle"],
-                    "models": MODELS,
-                    "attempts": 2,
-                }
-                started = await node.request(connection, "start", **request)
-                assert [(each["model"], each["env"]) for each in started] == [
-                    (model, env) for model in MODELS for env in ("Maze", "Wordle")
-                ]
-                assert len({each["batch_id"] for each in started}) == 4
-                assert {each["battery_id"] for each in started} == {battery}
-                again = await node.request(connection, "start", **request)
-                assert [each["batch_id"] for each in again] == [each["batch_id"] for each in started]
-                for each in started:
-                    await node.wait_for_batch(connection, each["batch_id"], "completed", n_done=2)
-                refused: dict[str, dict[str, Any]] = {
-                    "bad_request": {"models": [*MODELS, MODELS[0]]},
-                    "unknown_model": {"models": ["other", MODELS[0]]},
-                    "refused": {"batch_id": battery, "models": MODELS[:1]},
-                }
-                for code, changes in refused.items():
-                    changed = {**request, "batch_id": str(ULID()), **changes}
-                    assert (await node.request_reply(connection, "start", **changed))["error"]["code"] == code
+        async with running_node(tmp_path / "data", env=env) as (node, connection):
+            battery = str(ULID())
+            request: dict[str, Any] = {
+                "batch_id": battery,
+                "envs": ["Maze", "Wordle"],
+                "models": MODELS,
+                "attempts": 2,
+            }
+            started = await node.request(connection, "start", **request)
+            assert [(each["model"], each["env"]) for each in started] == [
+                (model, env) for model in MODELS for env in ("Maze", "Wordle")
+            ]
+            assert len({each["batch_id"] for each in started}) == 4
+            assert {each["battery_id"] for each in started} == {battery}
+            again = await node.request(connection, "start", **request)
+            assert [each["batch_id"] for each in again] == [each["batch_id"] for each in started]
+            for each in started:
+                await node.wait_for_batch(connection, each["batch_id"], "completed", n_done=2)
+            refused: dict[str, dict[str, Any]] = {
+                "bad_request": {"models": [*MODELS, MODELS[0]]},
+                "unknown_model": {"models": ["other", MODELS[0]]},
+                "refused": {"batch_id": battery, "models": MODELS[:1]},
+            }
+            for code, changes in refused.items():
+                changed = {**request, "batch_id": str(ULID()), **changes}
+                assert (await node.request_reply(connection, "start", **changed))["error"]["code"] == code
     store = EpisodeStore(tmp_path / "data")
     episodes = [store.load(file.episode_id) for file in stored_files(store)]
     played = {(each.model, each.env, each.task_index, each.attempt, each.seed) for each in episodes}
@@ -78,13 +77,12 @@ async def test_adaptive_repeats_go_on_where_a_killed_node_stopped(tmp_path: Path
         "until_width": 0.04,
     }
     request |= {"task_index": 3, "budget": {"tokens": 10**9}}
-    with NodeProcess(tmp_path / "data") as node:
-        async with await node.connect() as connection:
-            (first,) = await node.request(connection, "start", **request)
-            await node.request(connection, "start", batch_id=other, envs=["Maze"], agent="oracle", repeat=300)
-            assert (first["battery_id"], first["n_planned"]) == (battery, 32)
-            await node.wait_for_batch(connection, first["batch_id"], "completed")
-            node.kill()
+    async with running_node(tmp_path / "data") as (node, connection):
+        (first,) = await node.request(connection, "start", **request)
+        await node.request(connection, "start", batch_id=other, envs=["Maze"], agent="oracle", repeat=300)
+        assert (first["battery_id"], first["n_planned"]) == (battery, 32)
+        await node.wait_for_batch(connection, first["batch_id"], "completed")
+        node.kill()
     node.start()
     try:
         async with await node.connect() as connection:

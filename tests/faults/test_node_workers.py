@@ -18,7 +18,7 @@ from runner.events.codec import LiveRow
 from runner.subscribe.subscription import Subscription
 from runner.types import BatchProgress, WorkerCounts, WorkerState
 from tests.support.node_events import wait_until
-from tests.support.node_process import NodeProcess
+from tests.support.node_process import NodeProcess, running_node
 from tests.support.subscriptions import SubscriptionRecorder
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
@@ -72,11 +72,10 @@ async def test_a_batch_over_workers_survives_a_killed_one_and_resumes_in_the_nod
         status, errors = await asyncio.to_thread(node.terminate)
         assert (status, "worker 0 was lost" in errors) == (0, True)
         await wait_until(lambda: not any(map(psutil.pid_exists, pids.values())), LIMIT_S)
-    with NodeProcess(tmp_path / "data") as node:
-        async with await node.connect() as connection:
-            (resumed,) = await node.request(connection, "start", **batch, workers=0, resume=True)
-            assert resumed["workers"] == 0
-            await node.wait_for_batch(connection, batch["batch_id"], "completed", n_done=N_EPISODES)
+    async with running_node(tmp_path / "data") as (node, connection):
+        (resumed,) = await node.request(connection, "start", **batch, workers=0, resume=True)
+        assert resumed["workers"] == 0
+        await node.wait_for_batch(connection, batch["batch_id"], "completed", n_done=N_EPISODES)
     episodes = [json.loads(path.read_bytes()) for path in (tmp_path / "data").glob("runs/*/*.json")]
     finished = [episode for episode in episodes if episode["outcome"] != "interrupted"]
     assert sorted(episode["task_index"] for episode in finished) == list(range(N_EPISODES))

@@ -16,7 +16,13 @@ import psutil
 import pytest
 from ulid import ULID
 
-from tests.support.command import COMMAND, ENVIRON, environ_with_environments, limited_command
+from tests.support.command import (
+    COMMAND,
+    environ_with_environments,
+    limited_command,
+    run_agentgym,
+    start_agentgym,
+)
 from tests.support.env_server_process import EnvServerProcess
 from tests.support.node_process import NodeProcess, clean_environ
 from tests.support.terminal import Terminal, terminal_environ
@@ -35,15 +41,7 @@ SENTENCE = r"(?:agentgym-runner|agentgym-tui): .* needs \d+ open files and the l
 def run_limited(
     cwd: Path, n_files: int, *options: str, soft: int | None = None, environ: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        limited_command(n_files, COMMAND, *options, soft=soft),
-        cwd=cwd,
-        env=ENVIRON | (environ or {}),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run_agentgym(cwd, *options, environ=environ, prefix=limited_command(n_files, soft=soft))
 
 
 def stored_episodes(data_dir: Path) -> list[dict[str, Any]]:
@@ -63,8 +61,7 @@ def test_256_episodes_at_once_run_at_the_usual_soft_limit(tmp_path: Path) -> Non
     assert "lowered" not in done.stderr
 
 
-@pytest.mark.parametrize("n_files", [256, 64])
-@pytest.mark.parametrize(("workers", "per_episode"), [(0, 6), (1, 1)])
+@pytest.mark.parametrize(("n_files", "workers", "per_episode"), [(256, 0, 6), (64, 0, 6), (64, 1, 1)])
 def test_a_run_lowers_a_concurrency_that_does_not_fit_and_completes(
     tmp_path: Path, n_files: int, workers: int, per_episode: int
 ) -> None:
@@ -92,8 +89,7 @@ def test_a_run_without_threads_lowers_its_concurrency_and_completes(
         pytest.skip("run as root with setpriv (util-linux), which becomes a user without other processes")
     maze = {"name": "Maze", "base_url": f"http://localhost:{maze_server.port}", "transport": "http"}
     (tmp_path / "p.yaml").write_text(json.dumps({"id": "p", "environments": {"lightweight": [maze]}}))
-    command = [*limited_threads(8), COMMAND, *RUN, "--workers", "0", "--config", str(tmp_path / "p.yaml")]
-    done = subprocess.run(command, cwd=tmp_path, env=ENVIRON, capture_output=True, text=True, timeout=120, check=False)
+    done = run_agentgym(tmp_path, *RUN, "--workers", "0", "--config", "p.yaml", prefix=limited_threads(8))
     assert done.returncode == 0, done.stderr
     assert "concurrency lowered from 256 to 2: no more threads; raise the limits of processes" in done.stderr
     assert "Traceback" not in done.stderr
@@ -130,21 +126,14 @@ def test_a_node_that_does_not_fit_is_one_sentence_in_the_console(tmp_path: Path)
 
 
 def test_a_server_lowers_its_connections_and_answers(tmp_path: Path) -> None:
-    command = limited_command(64, COMMAND, "serve", "Maze", "--port", "0")
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        try:
-            url = process.stdout.readline().split()[0]
-            maze = {"name": "Maze", "base_url": url, "transport": "http"}
-            (tmp_path / "p.yaml").write_text(json.dumps({"id": "p", "environments": {"lightweight": [maze]}}))
-            options = ("--run", "Maze", "--agent", "oracle", "--repeat", "32", "--concurrency", "12")
-            done = run_limited(tmp_path, 1024, *options, "--config", str(tmp_path / "p.yaml"))
-        finally:
-            process.terminate()
-        errors = process.stderr.read()
+    serving = start_agentgym(tmp_path, "serve", "Maze", "--port", "0", prefix=limited_command(64))
+    with serving as (process, output, printed):
+        maze = {"name": "Maze", "base_url": output.readline().split()[0], "transport": "http"}
+        (tmp_path / "p.yaml").write_text(json.dumps({"id": "p", "environments": {"lightweight": [maze]}}))
+        options = ("--run", "Maze", "--agent", "oracle", "--repeat", "32", "--concurrency", "12")
+        done = run_limited(tmp_path, 1024, *options, "--config", str(tmp_path / "p.yaml"))
+        process.terminate()
+        errors = printed.read()
     assert done.returncode == 0, done.stderr
     assert "connections lowered from 512 to 16 (1 site): the limit of open files is 64" in errors
     assert "Traceback" not in errors

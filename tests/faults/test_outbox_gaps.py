@@ -22,12 +22,13 @@ from ulid import ULID
 
 from runner.events.subjects import DURABLE
 from tests.support.command import run_agentgym
-from tests.support.event_proxy import EventProxy, Fate, Rule, run_event_proxy, stop
+from tests.support.event_proxy import EventProxy, Fate, Rule, stop
 from tests.support.full_disk import FileSizeLimit
 from tests.support.nats_server import NatsServer
 from tests.support.node_events import episode_event_ids, wait_until
 from tests.support.node_process import COMMAND, NodeProcess, clean_environ
 from tests.support.publishing import add_external_stream, event_ids, stored_messages
+from tests.support.tcp_proxy import run_proxy
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
@@ -42,7 +43,7 @@ Player: TypeAlias = Callable[[Path, EventProxy, str, int], AbstractAsyncContextM
 async def egress(nats_server: NatsServer) -> AsyncIterator[EventProxy]:
     """A proxy before a broker whose stream keeps all durable events."""
     await add_external_stream(nats_server, subjects=[*DURABLE])
-    async with run_event_proxy(nats_server.port) as proxy:
+    async with run_proxy(EventProxy(nats_server.port)) as proxy:
         yield proxy
 
 
@@ -148,26 +149,43 @@ async def assert_each_event_once(server: NatsServer, data_dir: Path) -> None:
     assert await count_stored(server, "batch") == dict.fromkeys(batch_event_ids(data_dir), 1)
 
 
+def remove_derived(data_dir: Path) -> None:
+    for name in ("index.sqlite", "text.sqlite"):
+        for path in data_dir.glob(f"{name}*"):
+            path.unlink()
+
+
+def remove_nothing(data_dir: Path) -> None:
+    """Leave a state directory as the killed process left it."""
+
+
 EVENT_GAPS = {
-    "no event has left": ("episode", 0),
-    "one event has left": ("episode", 1),
-    "the batch's has not": ("batch", 0),
+    "one event has left": ("episode", 1, remove_nothing),
+    "one event has left, and derived files are removed": ("episode", 1, remove_derived),
+    "the batch's has not": ("batch", 0, remove_nothing),
 }
 
 
-@pytest.mark.parametrize(("kind", "n_before"), EVENT_GAPS.values(), ids=EVENT_GAPS)
+@pytest.mark.parametrize(("kind", "n_before", "remove"), EVENT_GAPS.values(), ids=EVENT_GAPS)
 async def test_an_event_that_never_left_is_sent_after_a_kill(
-    play: Player, kind: str, n_before: int, data_dir: Path, egress: EventProxy, nats_server: NatsServer
+    play: Player,
+    kind: str,
+    n_before: int,
+    remove: Callable[[Path], None],
+    data_dir: Path,
+    egress: EventProxy,
+    nats_server: NatsServer,
 ) -> None:
     egress.on_event = stop(Fate.HOLD, kind, after=n_before)
     async with play(data_dir, egress, "Maze", N_EPISODES):
         await wait_for_gap(egress, data_dir)
     assert not {*egress.stopped} & (await count_stored(nats_server, kind)).keys()
+    remove(data_dir)
     await play_to_the_end(play, data_dir, egress)
     await assert_each_event_once(nats_server, data_dir)
 
 
-ACK_GAPS = {"of the episodes": ("episode", 0), "of all episodes but one": ("episode", 1), "of the batch": ("batch", 0)}
+ACK_GAPS = {"of all episodes but one": ("episode", 1), "of the batch": ("batch", 0)}
 
 
 @pytest.mark.parametrize(("kind", "n_before"), ACK_GAPS.values(), ids=ACK_GAPS)
@@ -207,10 +225,12 @@ def read_until(process: Process, text: str) -> None:
     raise AssertionError("".join(lines))
 
 
-async def test_a_marked_event_is_not_sent_again_after_a_kill(
+async def test_a_marked_event_is_not_sent_again_after_a_kill_and_without_derived_files(
     play: Player, data_dir: Path, egress: EventProxy, nats_server: NatsServer
 ) -> None:
-    await play_to_the_end(play, data_dir, egress)
+    for _ in range(2):
+        await play_to_the_end(play, data_dir, egress)
+    remove_derived(data_dir)
     await play_to_the_end(play, data_dir, egress)
     assert sent_again(egress) == set()
     await assert_each_event_once(nats_server, data_dir)
@@ -268,30 +288,6 @@ async def test_a_new_address_gets_what_ends_from_then_on_and_all_that_is_stored_
     assert (sent.returncode, sent.stderr) == (0, queued)
     await play_to_the_end(play, data_dir, egress)
     await assert_each_event_once(nats_server, data_dir)
-
-
-def remove_derived(data_dir: Path) -> None:
-    for name in ("index.sqlite", "text.sqlite"):
-        for path in data_dir.glob(f"{name}*"):
-            path.unlink()
-
-
-async def test_removing_derived_files_loses_no_event(
-    play: Player, data_dir: Path, egress: EventProxy, nats_server: NatsServer
-) -> None:
-    egress.on_event = stop(Fate.HOLD, "episode", after=1)
-    async with play(data_dir, egress, "Maze", N_EPISODES):
-        await wait_for_gap(egress, data_dir)
-    remove_derived(data_dir)
-    await play_to_the_end(play, data_dir, egress)
-    await assert_each_event_once(nats_server, data_dir)
-
-
-async def test_removing_derived_files_repeats_no_event(data_dir: Path, egress: EventProxy) -> None:
-    await play_to_the_end(foreground_run, data_dir, egress)
-    remove_derived(data_dir)
-    await play_to_the_end(foreground_run, data_dir, egress)
-    assert sent_again(egress) == set()
 
 
 def copy_files(source: Path, target: Path) -> None:

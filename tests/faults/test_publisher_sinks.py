@@ -65,29 +65,6 @@ async def test_no_event_waits_for_an_egress_without_an_address(
     assert outbox.counts() == {"local": SinkCounts(acked=3)}
 
 
-async def test_an_egress_that_gets_an_address_receives_what_ends_from_then_on(
-    bus: NatsAccount, second_bus: NatsAccount, outbox: Outbox
-) -> None:
-    sinks: list[Sink] = []
-    egress = Sink("egress", lambda: sinks[0].read_address() if sinks else None)
-    await add_external_stream(second_bus)
-    async with run_publisher(outbox, sink_to(bus, "local"), egress) as running:
-        outbox.add(outbox_event(0))
-        await running.wait_for_state("absent", sink="egress")
-        await running.wait_until_drained()
-        sinks.append(sink_to(second_bus))
-        await running.wait_for_state("up", sink="egress")
-        await running.wait_until_drained()
-        outbox.add(outbox_event(1))
-        await running.wait_until_drained()
-        assert event_ids(await stored_messages(second_bus, "THEIRS")) == ["event:1"]
-        key = egress_key(second_bus)
-        assert outbox.counts() == {"local": SinkCounts(acked=2), key: SinkCounts(acked=1, held=1)}
-        outbox.send_earlier(key)
-        await running.wait_until_drained()
-    assert event_ids(await stored_messages(second_bus, "THEIRS")) == ["event:1", "event:0"]
-
-
 async def test_processes_with_different_egresses_serve_their_own(
     bus: NatsAccount, nats_server: NatsServer, outbox: Outbox
 ) -> None:

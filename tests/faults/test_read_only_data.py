@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-from ulid import ULID
 
 from agentgym_tui.services import export_episode
 from agentgym_tui.sessions import file_library
@@ -23,11 +22,10 @@ from agentgym_tui.sessions.library import StateDirLibrary
 from runner.client.node_folder import StateLocation, ensure_node
 from runner.config import load_profile
 from runner.errors import StoreError
-from runner.store import EpisodeStore, open_index_to_read
-from tests.support.command import COMMAND, run_agentgym
-from tests.support.episodes import newest_rows
+from runner.store import EpisodeStore
+from tests.support.command import run_agentgym
 from tests.support.full_disk import mount_small_disk
-from tests.support.node_process import NodeProcess, clean_environ
+from tests.support.node_process import NodeProcess
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
@@ -83,8 +81,7 @@ LOCKED = pytest.mark.parametrize("locked", [read_only_disk, folder_without_permi
 
 
 def show_results(data_dir: Path, prefix: list[str]) -> subprocess.CompletedProcess[str]:
-    command = [*prefix, COMMAND, "--results", "--json", "--data-dir", str(data_dir)]
-    return subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=60, check=False)
+    return run_agentgym(data_dir.parent, "--results", "--json", prefix=prefix)
 
 
 @LOCKED
@@ -149,10 +146,7 @@ def test_the_console_lists_opens_and_exports_episodes(
 
 def test_a_node_does_not_start_on_a_read_only_disk(tmp_path: Path) -> None:
     with read_only_disk(tmp_path) as (data_dir, _):
-        command = [COMMAND, "node", "--data-dir", str(data_dir)]
-        completed = subprocess.run(
-            command, env=clean_environ(), capture_output=True, text=True, timeout=30, check=False
-        )
+        completed = run_agentgym(data_dir.parent, "node", "--data-dir", str(data_dir))
     assert completed.returncode == 2
     assert f"nothing can be stored in {data_dir}: Read-only file system" in completed.stderr
     assert "make it writable, or choose another folder with --data-dir" in completed.stderr
@@ -179,19 +173,15 @@ async def test_a_batch_folder_that_cannot_be_read_costs_only_that_batch(tmp_path
     for path in data_dir.glob("index.sqlite*"):
         path.unlink()
     folder = min((data_dir / "runs").iterdir())
-    batch_id = str(ULID())
     folder.chmod(mode)
     try:
         with NodeProcess(data_dir, prefix=prefix) as node:
             async with await node.connect() as connection:
-                await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
+                batch_id = await node.start_batch(connection, "Maze")
                 await node.wait_for_batch(connection, batch_id, "completed", n_done=1)
             assert (await asyncio.to_thread(node.terminate))[0] == 0
         document = json.loads(show_results(data_dir, prefix).stdout)
-        command = [*prefix, COMMAND, "prune", "--older", "1h", "--data-dir", str(data_dir)]
-        pruned = await asyncio.to_thread(
-            subprocess.run, command, env=clean_environ(), capture_output=True, text=True, timeout=60, check=False
-        )
+        pruned = await asyncio.to_thread(run_agentgym, tmp_path, "prune", "--older", "1h", prefix=prefix)
     finally:
         folder.chmod(0o700)
     assert sum(row["n"] for row in document["results"]) == N_EPISODES + 1
@@ -209,11 +199,3 @@ def test_episodes_are_pruned_on_a_full_disk(tmp_path: Path) -> None:
         deleting = run_agentgym(tmp_path, *options, "--delete", "--json")
         assert (deleting.returncode, json.loads(deleting.stdout)["n_deleted"]) == (0, N_EPISODES), deleting.stderr
         assert [*data_dir.glob("runs/*/*.json")] == []
-
-
-def test_an_index_in_memory_follows_the_files(tmp_path: Path) -> None:
-    with read_only_disk(tmp_path) as (data_dir, _):
-        index = open_index_to_read(EpisodeStore(data_dir))
-        index.reconcile()
-        assert len(newest_rows(index)) == N_EPISODES
-        index.close()

@@ -16,7 +16,6 @@ from urllib.parse import quote
 
 import pytest
 from nats.aio.msg import Msg
-from ulid import ULID
 
 from runner.bus.address import address_from_environ
 from runner.bus.connection import NatsConnection
@@ -166,8 +165,7 @@ async def _external_messages(env: Mapping[str, str], login: Login) -> AsyncItera
 
 
 async def _play_batch(node: NodeProcess, connection: NatsConnection) -> dict[str, bytes]:
-    batch_id = str(ULID())
-    await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
+    batch_id = await node.start_batch(connection, "Maze")
     await node.wait_for_batch(connection, batch_id, "completed")
     return {op: json.dumps(await node.request(connection, op)).encode() for op in ("health", "list")}
 

@@ -6,10 +6,9 @@ import asyncio
 import json
 import signal
 import socket
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,7 +17,7 @@ import pytest
 
 from runner.cli.serve import THREADS, main_serve
 from runner.errors import ConfigError
-from tests.support.command import COMMAND, ENVIRON, run_agentgym
+from tests.support.command import Started, run_agentgym, start_agentgym
 from tests.support.gated_maze import Gated, serve_gated_maze, start_instance
 from tests.support.serving import serve_environments
 
@@ -154,27 +153,14 @@ def test_a_silent_client_does_not_block_others(maze_url: str) -> None:
         assert idle.fileno() >= 0
 
 
-@contextmanager
-def serve_command(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [COMMAND, "serve", *options],
-        cwd=folder,
-        env=ENVIRON | {"SERVE_TOKEN": TOKEN},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate(timeout=30)
+def serve_command(folder: Path, *options: str) -> AbstractContextManager[Started]:
+    return start_agentgym(folder, "serve", *options, environ={"SERVE_TOKEN": TOKEN})
 
 
 async def test_a_signal_during_a_step_stops_the_server_in_time(tmp_path: Path) -> None:
-    with serve_command(tmp_path, "sqlgym", "--port", "0", "--token", "SERVE_TOKEN", "--host", "0.0.0.0") as process:
-        assert process.stdout
-        ready = await asyncio.to_thread(process.stdout.readline)
+    options = ("sqlgym", "--port", "0", "--token", "SERVE_TOKEN", "--host", "0.0.0.0")
+    with serve_command(tmp_path, *options) as (process, output, _):
+        ready = await asyncio.to_thread(output.readline)
         url, about = ready.rstrip().split(" ", 1)
         assert about == "SQLGym (strict, local databases)"
         port = urlsplit(url).port
@@ -198,10 +184,9 @@ async def test_slow_steps_of_one_environment_do_not_block_another(tmp_path: Path
         ports = {"SQLGym": one.getsockname()[1], "Wordle": two.getsockname()[1]}
     listed = ", ".join(f"{{name: {name}, port: {port}}}" for name, port in ports.items())
     (tmp_path / "p.yaml").write_text(f"id: p\nenvironments:\n  lightweight: [{listed}]\n")
-    with serve_command(tmp_path, "--all", "--config", str(tmp_path / "p.yaml")) as process:
-        assert process.stdout
+    with serve_command(tmp_path, "--all", "--config", str(tmp_path / "p.yaml")) as (process, output, _):
         for _ in ports:
-            await asyncio.to_thread(process.stdout.readline)
+            await asyncio.to_thread(output.readline)
         sqlgym, wordle = (f"http://127.0.0.1:{port}" for port in ports.values())
         async with httpx.AsyncClient(timeout=60) as http, asyncio.TaskGroup() as tasks:
             instances = [(await http.post(f"{sqlgym}/create")).json() for _ in range(THREADS + 8)]

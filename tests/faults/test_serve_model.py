@@ -3,10 +3,8 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import pytest
 from runner.serve.mock_llm.app import EchoResponder, ScriptResponder
 from runner.serve.mock_llm.completion import TEST_MODEL_NAME
 from runner.serve.mock_llm.script import Behavior, Fault, ScriptedReply
-from tests.support.command import COMMAND, ENVIRON, run_agentgym
+from tests.support.command import run_agentgym, start_agentgym
 from tests.support.model_server import ModelServer
 
 pytestmark = pytest.mark.long
@@ -153,23 +151,12 @@ def test_a_server_stops_with_pending_requests_and_restarts_on_its_port() -> None
         assert httpx.post(model_server.url + CHAT, json=CHAT_REQUEST, timeout=WAIT).status_code == 200
 
 
-@contextmanager
-def serve_command(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Yield the line that the command prints once it is ready, and its process."""
-    command = [COMMAND, "serve-model", *options]
-    with subprocess.Popen(command, env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline(), process
-        finally:
-            process.kill()
-
-
 def test_the_command_prints_one_line_and_ends_on_sigterm(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text('first\n{"content": "second"}\n')
-    with serve_command("--script", str(script), "--model", "qwen3:8b", "--fault", "500x1") as (line, process):
-        url, _, about = line.partition(" ")
+    options = ("--script", str(script), "--model", "qwen3:8b", "--fault", "500x1")
+    with start_agentgym(tmp_path, "serve-model", *options) as (process, output, _):
+        url, _, about = output.readline().partition(" ")
         assert url.startswith("http://127.0.0.1:")
         assert about == f"is {TEST_MODEL_NAME}, not a language model: POST /v1/chat/completions\n"
         replies = [httpx.post(url + CHAT, json={**CHAT_REQUEST, "model": "qwen3:8b"}, timeout=WAIT) for _ in range(3)]
@@ -180,16 +167,17 @@ def test_the_command_prints_one_line_and_ends_on_sigterm(tmp_path: Path) -> None
         assert process.returncode == 0
 
 
-def test_faults_and_vanished_clients_leave_a_server_that_ends_in_time() -> None:
-    with serve_command("--echo", "--token-latency", "60") as (line, process):
-        url = line.split()[0]
+def test_faults_and_vanished_clients_leave_a_server_that_ends_in_time(tmp_path: Path) -> None:
+    with start_agentgym(tmp_path, "serve-model", "--echo", "--token-latency", "60") as (process, output, _):
+        url = output.readline().split()[0]
         for kind, error in (
             ("drop", "RemoteProtocolError"),
             ("truncated", "RemoteProtocolError"),
             ("hang", "ReadTimeout"),
         ):
             with pytest.raises(httpx.HTTPError) as caught:
-                httpx.post(url + CHAT, json={**CHAT_REQUEST, "agentgym_test_fault": kind}, timeout=NO_WAIT)
+                body = {**CHAT_REQUEST, "agentgym_test_fault": kind}
+                httpx.post(url + CHAT, json=body, timeout=NO_WAIT if kind == "hang" else WAIT)
             assert type(caught.value).__name__ == error
         with httpx.stream("POST", url + CHAT, json={**CHAT_REQUEST, "stream": True}, timeout=WAIT) as reply:
             assert next(reply.iter_lines()).startswith("data: ")

@@ -8,11 +8,9 @@ import os
 import re
 import shlex
 import signal
-import subprocess
-import threading
 from collections import Counter
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import psutil
 import pytest
@@ -20,9 +18,9 @@ from nats.aio.msg import Msg
 from ulid import ULID
 
 from runner.bus.connection import NatsConnection
-from tests.support.command import COMMAND, ENVIRON, run_shell
+from tests.support.command import run_shell, start_agentgym
 from tests.support.env_server_process import EnvServerProcess, free_port
-from tests.support.node_process import NodeProcess
+from tests.support.node_process import NodeProcess, running_node
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
 
@@ -35,13 +33,6 @@ def write_profile(folder: Path, port: int, **entry: Any) -> Path:  # noqa: ANN40
     path = folder / "p.yaml"
     path.write_text(json.dumps({"id": "p", "environments": {"lightweight": [maze]}}))
     return path
-
-
-def managed_server(folder: Path, **entry: Any) -> Path:  # noqa: ANN401
-    """Return a profile whose Maze server starts with the node."""
-    port = free_port()
-    command = f"agentgym-runner serve Maze --port {port}"
-    return write_profile(folder, port, server_cmd=command, autostart=True, **entry)
 
 
 def kill_server(node: NodeProcess) -> None:
@@ -68,7 +59,9 @@ def outcomes_by_task(data_dir: Path, batch_id: str) -> dict[int, list[str]]:
 
 async def test_a_batch_continues_when_the_node_has_started_its_server_again(tmp_path: Path) -> None:
     data_dir, batch_id = tmp_path / "data", str(ULID())
-    with NodeProcess(data_dir, "--config", str(managed_server(tmp_path))) as node:
+    command = f"agentgym-runner serve Maze --port {(port := free_port())}"
+    profile = write_profile(tmp_path, port, server_cmd=command, autostart=True)
+    with NodeProcess(data_dir, "--config", str(profile)) as node:
         async with await node.connect() as connection:
             await node.request(connection, "start", batch_id=batch_id, **BATCH)
             await node.wait_for_batch(connection, batch_id, "running", n_done=5)
@@ -90,27 +83,6 @@ async def test_a_batch_continues_when_the_node_has_started_its_server_again(tmp_
     assert sum(outcomes == ["error"] for outcomes in tasks.values()) <= 1
 
 
-async def test_a_batch_whose_server_stays_away_can_be_resumed(tmp_path: Path) -> None:
-    data_dir, batch_id = tmp_path / "data", str(ULID())
-    with NodeProcess(data_dir, "--config", str(managed_server(tmp_path, wait_sec=2))) as node:
-        async with await node.connect() as connection:
-            await node.request(connection, "start", batch_id=batch_id, **BATCH)
-            await node.wait_for_batch(connection, batch_id, "running", n_done=5)
-            await asyncio.to_thread(kill_server, node)
-            batch = await node.wait_for_batch(connection, batch_id, "interrupted")
-            assert batch["interruption"].startswith("its server did not reply for 2 s (http://127.0.0.1:")
-            assert 5 <= batch["n_done"] < N_TASKS
-            await wait_until_up(node, connection)
-            await node.request(connection, "start", batch_id=batch_id, **BATCH, resume=True)
-            batch = await node.wait_for_batch(connection, batch_id, "completed")
-            assert batch["n_done"] == N_TASKS
-    tasks = outcomes_by_task(data_dir, batch_id)
-    assert tasks.keys() == set(range(N_TASKS))
-    played = [[outcome for outcome in outcomes if outcome != "interrupted"] for outcomes in tasks.values()]
-    assert all(len(outcomes) == 1 for outcomes in played)
-    assert played.count(["error"]) <= 1
-
-
 async def test_a_batch_resumed_without_its_server_reports_why_it_ends(tmp_path: Path) -> None:
     batch_id, progress = str(ULID()), asyncio.Queue[dict[str, Any]]()
     profile = write_profile(tmp_path, port := free_port(), wait_sec=2)
@@ -120,38 +92,33 @@ async def test_a_batch_resumed_without_its_server_reports_why_it_ends(tmp_path: 
             if item["kind"] == "batch.progress":
                 await progress.put(item)
 
-    with NodeProcess(tmp_path / "data", "--config", str(profile)) as node:
-        async with await node.connect() as connection:
-            await connection.client.subscribe("agentgym.live.batch.v1.n1", cb=on_batch)
-            await connection.client.flush()
-            for resume in (False, True):
-                await node.request(connection, "start", batch_id=batch_id, **BATCH, resume=resume)
-                item = await asyncio.wait_for(progress.get(), 30)
-                assert (item["batch_id"], item["interrupted"], item["n_planned"]) == (batch_id, True, N_TASKS)
-                assert item["interruption"].startswith(f"Maze cannot be played at http://127.0.0.1:{port}: nothing")
-                batch = await node.wait_for_batch(connection, batch_id, "interrupted")
-                assert batch["interruption"] == item["interruption"]
-            with EnvServerProcess("Maze", port=port):
-                (resumed,) = await node.request(connection, "start", batch_id=batch_id, **BATCH, resume=True)
-                assert resumed["interruption"] is None
-                batch = await node.wait_for_batch(connection, batch_id, "completed", n_done=N_TASKS)
-                assert batch["interruption"] is None
+    async with running_node(tmp_path / "data", "--config", str(profile)) as (node, connection):
+        await connection.client.subscribe("agentgym.live.batch.v1.n1", cb=on_batch)
+        await connection.client.flush()
+        for resume in (False, True):
+            await node.request(connection, "start", batch_id=batch_id, **BATCH, resume=resume)
+            item = await asyncio.wait_for(progress.get(), 30)
+            assert (item["batch_id"], item["interrupted"], item["n_planned"]) == (batch_id, True, N_TASKS)
+            assert item["interruption"].startswith(f"Maze cannot be played at http://127.0.0.1:{port}: nothing")
+            batch = await node.wait_for_batch(connection, batch_id, "interrupted")
+            assert batch["interruption"] == item["interruption"]
+        with EnvServerProcess("Maze", port=port):
+            (resumed,) = await node.request(connection, "start", batch_id=batch_id, **BATCH, resume=True)
+            assert resumed["interruption"] is None
+            batch = await node.wait_for_batch(connection, batch_id, "completed", n_done=N_TASKS)
+            assert batch["interruption"] is None
 
 
 def test_a_run_whose_server_stays_away_prints_the_command_that_continues_it(tmp_path: Path) -> None:
     with EnvServerProcess("Maze") as server:
         write_profile(tmp_path, server.port, wait_sec=2)
         options = ["--agent", "random", "--config", "./p.yaml", "--max-rounds", "3"]
-        command = [COMMAND, "--run", "Maze", "--repeat", str(N_TASKS), *options]
-        with subprocess.Popen(command, cwd=tmp_path, env=ENVIRON, stderr=subprocess.PIPE, text=True) as run:
-            errors = cast(IO[str], run.stderr)
-            watchdog = threading.Timer(120, run.kill)
-            watchdog.start()
+        started = start_agentgym(tmp_path, "--run", "Maze", "--repeat", str(N_TASKS), *options)
+        with started as (run, _, errors):
             lines = [line for line, _ in zip(errors, range(6), strict=False)]
             server.kill()
             lines += errors.readlines()
             assert run.wait(60) == 130
-            watchdog.cancel()
         server.start()
         text = "".join(lines)
         assert re.search(r"waiting for the server, [12] s left \(http://127\.0\.0\.1:", text)
@@ -172,11 +139,8 @@ def test_a_run_whose_server_stays_away_prints_the_command_that_continues_it(tmp_
 def test_a_signal_ends_a_run_that_waits_at_once(tmp_path: Path) -> None:
     with EnvServerProcess("Maze") as server:
         write_profile(tmp_path, server.port, wait_sec=1000)
-        command = [COMMAND, "--run", "Maze", "--repeat", str(N_TASKS), "--agent", "random", "--config", "./p.yaml"]
-        with subprocess.Popen(command, cwd=tmp_path, env=ENVIRON, stderr=subprocess.PIPE, text=True) as run:
-            errors = cast(IO[str], run.stderr)
-            watchdog = threading.Timer(120, run.kill)
-            watchdog.start()
+        options = ("--run", "Maze", "--repeat", str(N_TASKS), "--agent", "random", "--config", "./p.yaml")
+        with start_agentgym(tmp_path, *options) as (run, _, errors):
             assert "Maze: over HTTP at" in errors.readline()
             errors.readline()
             server.kill()
@@ -185,6 +149,5 @@ def test_a_signal_ends_a_run_that_waits_at_once(tmp_path: Path) -> None:
             run.send_signal(signal.SIGINT)
             rest = errors.read()
             assert run.wait(20) == 130
-            watchdog.cancel()
     assert "Stopping after the current steps" in rest
     assert "did not reply" not in rest

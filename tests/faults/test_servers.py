@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -53,12 +52,6 @@ import sys
 print("one\n" * 30 + "\x1b[2Jthe reason\u202e of hunter2-secret", file=sys.stderr)
 sys.exit(3)
 """
-
-
-@pytest.fixture
-def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from tests.support.command import ENVIRON
 from tests.support.env_server_process import free_port
 from tests.support.held_steps import HeldStep, StepGate
 from tests.support.node_events import count_event_ids, episode_event_ids, stored_episodes, subscribe_to_node, wait_until
-from tests.support.node_process import NodeProcess
+from tests.support.node_process import NodeProcess, running_node
 from tests.support.scripted_are_process import write_program
 from tests.support.worker_runs import worker_environ
 
@@ -92,9 +92,8 @@ async def user(tmp_path: Path, gate: StepGate) -> AsyncIterator[NodeUser]:
     path = tmp_path / "profile.yaml"
     path.write_text(json.dumps({"id": "p", "are": are, "environments": {"lightweight": envs}}))
     environ = ENVIRON | worker_environ(tmp_path) | gate.environ
-    with NodeProcess(tmp_path / "data", "--config", str(path), env=environ) as node:
-        async with await node.connect() as connection:
-            yield NodeUser(node, connection)
+    async with running_node(tmp_path / "data", "--config", str(path), env=environ) as (node, connection):
+        yield NodeUser(node, connection)
 
 
 async def start_held(user: NodeUser, gate: StepGate) -> tuple[str, list[HeldStep]]:

@@ -126,6 +126,7 @@ async def test_events_wait_for_the_missing_jetstream_of_a_known_stream(
         assert event_ids(await stored_messages(server, "S")) == (["event:0", "event:1"] if timeout_s else ["event:0"])
 
 
+EMPTY_STATE = dict.fromkeys(("messages", "bytes", "first_seq", "last_seq", "consumer_count"), 0)
 ANSWERS: dict[str, tuple[object, str]] = {
     "list": ([], "answer is invalid"),
     "number": ({"streams": [3]}, "answer is invalid"),
@@ -135,6 +136,10 @@ ANSWERS: dict[str, tuple[object, str]] = {
     "unavailable": (
         {"error": {"code": 503, "err_code": 10008, "description": "temporarily \x1b unavailable"}},
         "temporarily ␛",
+    ),
+    "a stream without a leader": (
+        {"streams": ["S"], "config": {"name": "S"}, "state": EMPTY_STATE, "cluster": {"name": "C", "replicas": []}},
+        "its stream S has no leader",
     ),
 }
 

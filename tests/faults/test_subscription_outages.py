@@ -118,18 +118,6 @@ async def test_a_paused_server_loses_no_message_and_is_reported(
         assert recorder.numbers == [1, 2, 3]
 
 
-async def test_a_server_that_starts_later_is_connected(nats_server: NatsServer) -> None:
-    nats_server.kill()
-    async with subscribe_to(nats_server, required=False) as recorder:
-        await recorder.wait_for_notice("disconnected", 1.0)
-        nats_server.start()
-        async with await NatsConnection.open(BusAddress(nats_server.url), name="publisher") as connection:
-            await add_stream(connection.client)
-            await publish_events(connection.client, 1)
-        await recorder.wait_for_messages(1)
-        assert "reconnected" in recorder.kinds
-
-
 async def test_a_server_without_jetstream_has_no_history(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "plain", jetstream=False) as server:
         async with (

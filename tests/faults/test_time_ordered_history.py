@@ -142,30 +142,3 @@ async def test_messages_without_a_stream_come_after_the_history(bus: NatsAccount
         assert [item for item in items if item != "no_history"] == list(range(401))
         await bus_client.publish("word", b"401")
         assert await read_items(subscription, 1) == [401]
-
-
-async def test_new_messages_arrive_at_once(bus: NatsAccount, bus_client: Client) -> None:
-    await add_stream(bus_client, "A", subjects=["a"])
-    await add_stream(bus_client, "B", subjects=["b"])
-    await publish_numbers(bus_client, "a", 0)
-    async with subscribe_in_time_order(bus, "a", "b") as subscription:
-        assert await read_items(subscription, 1) == [0]
-        for number, subject in enumerate("abbab", start=1):
-            await publish_numbers(bus_client, subject, number)
-            assert await read_items(subscription, 1) == [number]
-
-
-async def test_a_recreated_stream_is_reported_and_continues(bus: NatsAccount, bus_client: Client) -> None:
-    await add_stream(bus_client, "A", subjects=["a"])
-    await add_stream(bus_client, "B", subjects=["b"])
-    await publish_numbers(bus_client, "a", 0)
-    await publish_numbers(bus_client, "b", 1)
-    async with subscribe_in_time_order(bus, "a", "b") as subscription:
-        assert await read_items(subscription, 2) == [0, 1]
-        await bus_client.jetstream().delete_stream("A")
-        await add_stream(bus_client, "A", subjects=["a"])
-        await publish_numbers(bus_client, "a", 2)
-        items = await read_items(subscription, 2)
-        assert items == ["recreated", 2]
-        await publish_numbers(bus_client, "b", 3)
-        assert await read_items(subscription, 1) == [3]

@@ -21,8 +21,9 @@ from runner.events.subjects import DurableNames
 from runner.node.batch_queue import BatchQueue, QueuedBatch, queued_ids
 from runner.publish.outbox import LOCAL, EventRecorder
 from runner.types import ErrorInfo, Outcome
+from tests.support.command import run_agentgym
 from tests.support.episodes import record_episodes
-from tests.support.node_process import COMMAND, NodeProcess, clean_environ
+from tests.support.node_process import NodeProcess
 
 ROOT = Path(__file__).parents[2]
 RUN = """
@@ -126,8 +127,7 @@ def start_node(data_dir: Path) -> None:
 
 
 def start_run(data_dir: Path) -> None:
-    command = [COMMAND, "--run", "Wordle", "--agent", "oracle", "--data-dir", str(data_dir)]
-    subprocess.run(command, env=clean_environ(), capture_output=True, timeout=60, check=True)
+    assert run_agentgym(data_dir.parent, "--run", "Wordle", "--agent", "oracle").returncode == 0
 
 
 @pytest.mark.parametrize("start", [start_node, start_run])

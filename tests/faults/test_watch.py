@@ -133,20 +133,6 @@ async def test_a_closed_pipe_ends_watch(bus: NatsAccount, tmp_path: Path) -> Non
             assert b"Traceback" not in await process.stderr.read()
 
 
-async def test_a_suspended_viewer_catches_up(bus: NatsAccount, tmp_path: Path) -> None:
-    async with nats_client(bus) as client:
-        await add_stream(client)
-        options = ("--nats", bus.url, "--subject", SUBJECT, "--since", "all", "--json")
-        async with watch(tmp_path, *options) as process:
-            await publish_events(client, 0)
-            await read_line(process)
-            process.send_signal(signal.SIGSTOP)
-            await publish_events(client, *range(1, 1500))
-            process.send_signal(signal.SIGCONT)
-            numbers = [json.loads(await read_line(process))["data"]["pid"] for _ in range(1499)]
-            assert numbers == list(range(1, 1500))
-
-
 async def test_a_wrong_password_is_named(tmp_path: Path) -> None:
     async with (
         secured_bus(tmp_path) as (server, _),

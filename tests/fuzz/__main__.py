@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from tests.fuzz.campaign import HEADING, STATE, run_campaign
-from tests.fuzz.choose import choose_inputs
-from tests.fuzz.target import ROOT, append_to_corpus, load_corpus, load_target, target_names
+from tests.fuzz.campaign import HEADING, STATE, run_campaign, write_seeds
+from tests.fuzz.target import ROOT, append_to_corpus, load_target, target_names
 
 
 def main() -> int:
@@ -28,7 +30,7 @@ def main() -> int:
         each.add_argument("target", choices=target_names())
         each.add_argument("files", type=Path, nargs="+")
         each.set_defaults(handle=handle)
-    choose = commands.add_parser("choose", help="add the grown inputs that reach the most new lines to the corpus")
+    choose = commands.add_parser("choose", help="add grown inputs that reach new code to the corpus; needs atheris")
     choose.add_argument("target", choices=target_names())
     choose.add_argument("--max-bytes", type=int, default=1_500, help="size of all added inputs")
     choose.set_defaults(handle=_choose)
@@ -70,12 +72,16 @@ def _keep(args: argparse.Namespace) -> int:
 
 
 def _choose(args: argparse.Namespace) -> int:
-    grown = sorted((STATE / "corpus" / args.target).iterdir())
-    inputs = [path.read_bytes() for path in grown]
-    target = load_target(args.target)
-    chosen = choose_inputs(target, load_corpus(args.target), inputs, args.max_bytes)
+    with TemporaryDirectory() as merged:
+        write_seeds(args.target, Path(merged))
+        kept = {*Path(merged).iterdir()}
+        options = ["-merge=1", "-use_counters=0", merged, str(STATE / "corpus" / args.target)]
+        subprocess.run([sys.executable, "-m", "tests.fuzz.worker", args.target, *options], check=True)
+        added = sorted((path.read_bytes() for path in Path(merged).iterdir() if path not in kept), key=len)
+    sizes = accumulate(map(len, added))
+    chosen = [data for data, size in zip(added, sizes, strict=True) if size <= args.max_bytes]
     n_new = append_to_corpus(args.target, chosen)
-    sys.stdout.write(f"{n_new} of {len(inputs)} added to the corpus of {args.target}\n")
+    sys.stdout.write(f"{n_new} of {len(added)} added to the corpus of {args.target}\n")
     return 0
 
 

@@ -64,7 +64,7 @@ def _fuzz(target: Target, seconds: float) -> Result:
     folder.mkdir(parents=True, exist_ok=True)
     crashes.mkdir(exist_ok=True)
     before = set(crashes.glob(f"{name}-*"))
-    _write_seeds(name, folder)
+    write_seeds(name, folder)
     log, started = STATE / f"{name}.log", time.monotonic()
     in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     # The fuzzer ends its process at once, so the process cannot remove its files.
@@ -102,7 +102,7 @@ def _options(target: Target, seconds: float, folder: Path, crashes: Path) -> lis
     ]
 
 
-def _write_seeds(name: str, folder: Path) -> None:
+def write_seeds(name: str, folder: Path) -> None:
     for data in load_corpus(name):
         (folder / sha1(data).hexdigest()).write_bytes(data)
 

@@ -72,5 +72,4 @@ def _check_episodes(item: Item, form: Format) -> None:
 
 
 def messages_of(transcript: Transcript) -> list[Message]:
-    """Return all messages of a transcript in their order."""
     return [*(message for step in transcript.steps for message in step.chats[0]), *transcript.received]

@@ -1,4 +1,4 @@
-"""The tools of the fuzz targets: changes of JSON, the choice of inputs, the terminal emulator."""
+"""The tools of the fuzz targets: changes of JSON, the corpora, the terminal emulator."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from pathlib import Path
 import pyte
 import pytest
 
-from runner.events.codec import check_depth
 from tests.fuzz import json_mutator
 from tests.fuzz import target as targets
-from tests.fuzz.choose import choose_inputs
 from tests.fuzz.emulator import Emulator
-from tests.fuzz.target import Target, append_to_corpus, load_corpus
+from tests.fuzz.target import append_to_corpus, load_corpus
 
 HEAD, BODY = b"subject\nname: value\n\n", b'{"a":[1,"text",{"b":null}],"c":true}'
 
@@ -44,20 +42,6 @@ def test_numbers_of_any_size_are_changed() -> None:
 
 def test_text_without_json_is_left_to_the_fuzzer() -> None:
     assert all(json_mutator.mutate(b"{ no json", 100, seed, lambda *_: b"bytes") == b"bytes" for seed in range(20))
-
-
-def test_inputs_with_new_lines_are_chosen_once_and_the_shortest_first() -> None:
-    nested = b"[" * 70 + b"]" * 70
-    target = Target("x", check_depth_of, (), 4096)
-    assert choose_inputs(target, [b"{}"], [nested + b" " * 50, nested, b"[]"], 1_000) == [nested]
-    assert choose_inputs(target, [nested], [nested + b" "], 1_000) == []
-
-
-def check_depth_of(data: bytes) -> None:
-    try:
-        check_depth(data)
-    except ValueError:
-        return
 
 
 def test_a_corpus_has_each_input_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,8 @@ def main() -> None:
         target = load_target(name)
         for data in load_corpus(name):
             target.check(data)
-        atheris.Setup([sys.argv[0], *options], target.check, custom_mutator=mutate)
+        # The fuzzer starts its own command again when it merges.
+        atheris.Setup([f"{sys.executable} -m tests.fuzz.worker {name}", *options], target.check, custom_mutator=mutate)
         atheris.Fuzz()
 
 

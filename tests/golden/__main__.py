@@ -12,7 +12,6 @@ FOLDER = Path(__file__).parent / "recordings"
 
 
 def main() -> None:
-    """Replace the recordings."""
     with TemporaryDirectory() as folder:
         recordings = record_all(Path(folder))
     shutil.rmtree(FOLDER, ignore_errors=True)

@@ -86,7 +86,6 @@ def _events(events: list[RawStreamMsg]) -> Iterator[bytes]:
 
 
 def header_lines(headers: Mapping[str, str] | None) -> str:
-    """Return one line for each header, in their order."""
     return "".join(f"{name}: {value}\n" for name, value in (headers or {}).items())
 
 

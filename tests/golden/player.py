@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -44,7 +46,7 @@ from tests.golden.scene import write_profile
 from tests.support.are_episodes import DETAILS, IDLE, are_record, store_records
 from tests.support.batches import resolved_batch
 from tests.support.episodes import END, RecordedEpisode, make_step
-from tests.support.node_process import COMMAND, clean_environ
+from tests.support.node_process import clean_environ
 
 ENVS = ("BabyAI", "TextCraft", "Maze", "Wordle", "ALFWorld", "SQLGym", "WebShop")
 COMMANDS = {
@@ -72,6 +74,14 @@ RUNS = {
 }
 MACHINE = {"list_envs": ["--list-envs", "--json"], "preflight": ["preflight", "--json", "--agent", "random"]}
 """Commands whose JSON depends on the machine."""
+PLAY = """
+import json, sys
+from runner.cli import main
+from runner.cli.terminal import output_stream
+for words in json.loads(sys.argv[1]):
+    main(words)
+    print(end="\\0", file=output_stream(), flush=True)
+"""
 _VALUE = re.compile(r': (?:"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|true|false|null)')
 _TEXTS = re.compile(r'\[\s*"[^\[\]{}]*\]|\[\]')
 PARQUET, HTML = "parquet", "html"
@@ -93,16 +103,13 @@ def record_all(folder: Path) -> dict[str, list[str]]:
     recordings |= {f"imports/{name}": imports(folder, name) for name in IMPORTED}
     recordings |= {f"commands/{name}": command(arguments, data, folder) for name, arguments in COMMANDS.items()}
     profile = write_profile(folder / "runs.yaml", "http://127.0.0.1:1")
-    options = ["--config", str(profile), "--node", "golden"]
-    for name, words in RUNS.items():
-        recordings[f"commands/{name}"] = Normaliser(folder).lines([printed([*words, *options], folder / f"run-{name}")])
+    options = ["--node", "golden", "--config", str(profile)]
+    runs = {name: [*words, *options, "--data-dir", str(folder / f"run-{name}")] for name, words in RUNS.items()}
+    machine = {name: [*words, *options[2:], "--data-dir", str(folder / "empty")] for name, words in MACHINE.items()}
+    for name, text in printed(runs | machine).items():
+        shown = _without_values(text) if name in MACHINE else text
+        recordings[f"commands/{name}"] = Normaliser(folder).lines([shown])
     recordings["battery"] = Normaliser(folder).lines(durable_events(folder / "run-battery"))
-    recordings |= {
-        f"commands/{name}": Normaliser(folder).lines(
-            [_without_values(printed([*words, *options[:2]], folder / "empty"))]
-        )
-        for name, words in MACHINE.items()
-    }
     return recordings
 
 
@@ -183,15 +190,16 @@ def imports(folder: Path, name: str) -> list[str]:
     return [*report, *command(["episodes", "--json"], data, folder, measured=True)]
 
 
-def printed(arguments: list[str], data: Path) -> bytes:
-    """Return what a command prints as a process of its own."""
-    words = [COMMAND, *arguments, "--data-dir", str(data)]
-    return subprocess.run(words, env=clean_environ(), capture_output=True, check=False).stdout
+def printed(commands: dict[str, list[str]]) -> dict[str, str]:
+    """Return what commands print that keep standard output for themselves, played in one process of their own."""
+    words = [sys.executable, "-c", PLAY, json.dumps([*commands.values()])]
+    texts = subprocess.run(words, env=clean_environ(), capture_output=True, text=True, check=True).stdout
+    return dict(zip(commands, texts.split("\0"), strict=False))
 
 
-def _without_values(text: bytes) -> str:
+def _without_values(text: str) -> str:
     """Return JSON without its texts and numbers: names, nesting and spaces."""
-    return _TEXTS.sub("[…]", _VALUE.sub(": …", text.decode()))
+    return _TEXTS.sub("[…]", _VALUE.sub(": …", text))
 
 
 def durable_events(data: Path) -> Iterator[bytes]:

@@ -23,10 +23,10 @@ from tests.history.disks import ObservedDisk, open_disk
 from tests.history.processes import ManagedProcess
 from tests.history.records import Recorder
 from tests.history.schedule import EMBEDDED, MAX_CONCURRENCY, SERVERS
-from tests.history.tcp_proxy import TcpProxy, run_proxy
 from tests.support.command import COMMAND, REPOSITORY
 from tests.support.nats_server import EXECUTABLE
 from tests.support.shifted_clock import ShiftedClock
+from tests.support.tcp_proxy import TcpProxy, run_proxy
 
 NODE = "n1"
 WAIT_S = 15.0
@@ -99,7 +99,7 @@ async def run_cluster(
     """Start the foreign broker and the servers; these, and a node that the caller starts, end with the block."""
     async with AsyncExitStack() as stack:
         ports = {name: _free_port() for name in ("foreign_broker", *SERVERS)}
-        proxies = {name: await stack.enter_async_context(run_proxy(port)) for name, port in ports.items()}
+        proxies = {name: await stack.enter_async_context(run_proxy(TcpProxy(port))) for name, port in ports.items()}
         profile = folder / "soak.yaml"
         profile.write_text(json.dumps(_profile(proxies)))
         pids: list[ManagedProcess] = []

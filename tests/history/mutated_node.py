@@ -5,10 +5,7 @@ from __future__ import annotations
 import sys
 
 from runner.cli import main
-from tests.history import mutations_of_service
 from tests.history.mutations import MUTATIONS
-
-__all__ = ["mutations_of_service"]  # it registers more mutations
 
 if __name__ == "__main__":
     for name in sys.argv[1].split(","):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ import msgspec
 from nats.aio.client import Client
 
 from runner.batch import batch as batch_module
-from runner.batch.observers import BatchItem
+from runner.batch.observers import BatchItem, EpisodeStored
 from runner.batch.running_episode import CommandName
 from runner.batch.spec import BatchSpec
 from runner.events.codec import headers_for
@@ -41,8 +42,9 @@ from tests.history.violation import Promise
 Mutation: TypeAlias = Callable[[], None]
 EVERY: Final = 3
 """A mutation changes each third event, step or episode, so that the node still works."""
-LEAKED_FILES, LEAKED_BYTES, LEAKED_THREADS = 60, 60 << 20, 30
+LEAKED_FILES: Final = 60
 DEAF_S: Final = 26.0
+REFUSAL: Final = b'{"v":1,"ok":false,"error":{"code":"refused","message":"The batch cannot be started.","hint":""}}'
 
 MUTATIONS: Final[dict[str, tuple[Promise, Mutation]]] = {}
 
@@ -96,17 +98,6 @@ def altered_observation() -> None:
         receive(self, part)
 
     replace(EpisodeRecorder, "receive", alter)
-
-
-@mutation("finished")
-def wrong_outcome() -> None:
-    """A failure is stored and announced as a success, whatever the server answered."""
-    save = EpisodeStore.save
-
-    def succeed(self: EpisodeStore, record: EpisodeRecord) -> Path:
-        return save(self, msgspec.structs.replace(record, outcome=Outcome.SUCCESS, success=True))
-
-    replace(EpisodeStore, "save", succeed)
 
 
 @mutation("finished")
@@ -296,20 +287,6 @@ def leaked_files() -> None:
     leak_per_episode(lambda: [os.open(os.devnull, os.O_RDONLY) for _ in range(LEAKED_FILES)])
 
 
-@mutation("bounded")
-def leaked_memory() -> None:
-    leak_per_episode(lambda: b"x" * LEAKED_BYTES)
-
-
-@mutation("bounded")
-def leaked_threads() -> None:
-    def leak() -> None:
-        for _ in range(LEAKED_THREADS):
-            threading.Thread(target=threading.Event().wait, daemon=True).start()
-
-    leak_per_episode(leak)
-
-
 @mutation("recovered")
 def deaf_node() -> None:
     """For some time after its second start, a node receives requests and answers none."""
@@ -323,3 +300,49 @@ def deaf_node() -> None:
         return handle(self, payload, commands=commands)
 
     replace(ControlHandler, "handle", handle_late)
+
+
+@mutation("accepted")
+def refused_start() -> None:
+    """Every start of one environment is refused, although nothing is in its way."""
+    handle = ControlHandler.handle
+
+    def refuse(self: ControlHandler, payload: bytes, *, commands: bool = True) -> bytes:
+        if b'"start"' in payload and b"TextCraft" in payload:
+            return REFUSAL
+        return handle(self, payload, commands=commands)
+
+    replace(ControlHandler, "handle", refuse)
+
+
+@mutation("finished")
+def rounded_reward() -> None:
+    """Rewards are stored with one decimal."""
+    receive = EpisodeRecorder.receive
+
+    def round_reward(self: EpisodeRecorder, part: Part) -> None:
+        if isinstance(part, Step):
+            record = msgspec.json.decode(part.data)
+            record["reward"] = reward = round(record["reward"], 1)
+            summary = msgspec.structs.replace(part.summary, reward=reward)
+            part = msgspec.structs.replace(part, data=msgspec.json.encode(record), summary=summary)
+        receive(self, part)
+
+    replace(EpisodeRecorder, "receive", round_reward)
+
+
+@mutation("live")
+def lost_last_item() -> None:
+    """The end of an episode, after which no number shows the gap, is not sent as a live item."""
+    put = LivePublisher.__call__
+
+    def lose(self: LivePublisher, item: BatchItem) -> None:
+        if not isinstance(item, EpisodeStored):
+            put(self, item)
+
+    replace(LivePublisher, "__call__", lose)
+
+
+@mutation("bounded")
+def leaked_processes() -> None:
+    leak_per_episode(lambda: subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "sleep", "300"]))

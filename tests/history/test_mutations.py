@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from ulid import ULID
 
-from tests.history import mutations_of_service, soak
+from tests.history import soak
 from tests.history.checker import CHECKS, check
 from tests.history.mutations import MUTATIONS
 from tests.history.records import read_history
@@ -21,7 +21,6 @@ from tests.history.soak import record_history
 from tests.history.violation import Violation
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(150)]
-assert mutations_of_service  # it registers more mutations
 full = pytest.mark.skipif(os.environ.get("AGENTGYM_FAULTS") != "full", reason="run `make faults` for each mutation")
 
 KILL: Final = PlannedFault(1.0, "kill", "node", 0.0)
@@ -40,9 +39,7 @@ N_TASKS: Final = {
     "resume_plays_all_again": 40,
     "lost_acknowledgement": 20,
     "forgotten_cancellation": 20,
-    "counted_too_early": 60,
 }
-SETTINGS: Final[dict[str, dict[str, Any]]] = {"wrong_outcome": {"agent": "random", "max_rounds": 3}}
 TOGETHER: Final = ("completed_too_early", "rounded_reward", "lost_event", "altered_event", "hidden_gap", "leaked_files")
 """Mutations that do not hide each other, one of each promise that needs neither a fault nor a long time."""
 PAUSED: Final = {"early_end": (4.0, 7.0)}
@@ -53,7 +50,6 @@ def schedule_for(name: str) -> Schedule:
     # mutations change the process of the node, so it plays the episodes
     args = {"agent": "oracle", "attempts": 1, "concurrency": 2, "max_rounds": 15, "workers": 0}
     ids = [str(ULID()), str(ULID())]
-    args |= SETTINGS.get(name, {})
     pause_s, resume_s = PAUSED.get(name, (0.2, 0.0))
     start_s = pause_s - 0.2
     requests = [

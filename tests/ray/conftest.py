@@ -66,7 +66,6 @@ class ClusterOfTwo:
         return str(self._cluster.address)
 
     def lose_node(self) -> None:
-        """Kill all processes of a node."""
         self._cluster.remove_node(self._nodes.pop(), allow_graceful=False)
 
     def restore_node(self) -> None:
@@ -76,11 +75,9 @@ class ClusterOfTwo:
         self._cluster.wait_for_nodes(LIMIT_S)
 
     def files(self) -> list[Path]:
-        """Return the files of all sessions of the cluster."""
         return [path for path in self._folder.rglob("*") if path.is_file() and not path.is_symlink()]
 
     def processes(self) -> list[psutil.Process]:
-        """Return the processes of the cluster."""
         return psutil.Process().children(recursive=True)
 
     def close(self) -> None:

@@ -6,8 +6,7 @@ import signal
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, Literal
 
 import psutil
@@ -39,13 +38,6 @@ KEY = "sk-8c1f0a-a-secret-key-of-a-model"
 SETTINGS = RaySettings(address="auto")
 OBSERVED_S = 60
 """Maximum seconds until an event of a batch."""
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Iterator[Workspace]:
-    workspace = Workspace(tmp_path / "data", node="n", profile="p")
-    yield workspace
-    workspace.close()
 
 
 def open_pool(

@@ -119,7 +119,6 @@ async def play(goals: list[int]) -> list[Trajectory]:
 
 
 def play_in_an_actor(goals: list[int]) -> list[Trajectory]:
-    """Play the tasks in a Ray actor."""
     import ray
 
     actor = ray.remote(num_cpus=1, max_concurrency=1)(Runner).remote(**SETTINGS, inference_mngr=Model())

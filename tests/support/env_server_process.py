@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -14,7 +12,10 @@ from contextlib import closing, contextmanager
 from types import TracebackType
 from typing import IO, Self, cast
 
+from anyio.from_thread import start_blocking_portal
+
 from tests.support.command import COMMAND, ENVIRON
+from tests.support.tcp_proxy import TcpProxy, run_proxy
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
@@ -80,43 +81,10 @@ class EnvServerProcess:
 
 
 @contextmanager
-def run_dropping_proxy(backend_port: int) -> Iterator[int]:
-    """Forward connections to ``backend_port`` and yield the proxy's port; while the backend is gone, drop them."""
-    ports: list[int] = []
-    ready, loop, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError), closing(writer):
-            backend_reader, backend_writer = await asyncio.open_connection("127.0.0.1", backend_port)
-            with closing(backend_writer):
-                pipes = [_pipe(reader, backend_writer), _pipe(backend_reader, writer)]
-                tasks = [asyncio.ensure_future(pipe) for pipe in pipes]
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in tasks:
-                    task.cancel()
-
-    async def run() -> None:
-        async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
-            ports.append(listener.sockets[0].getsockname()[1])
-            ready.set()
-            await stop.wait()
-
-    def run_loop() -> None:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(run())
-
-    thread = threading.Thread(target=run_loop, name="proxy", daemon=True)
-    thread.start()
-    assert ready.wait(READY_TIMEOUT_S)
-    try:
-        yield ports[0]
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(STOP_TIMEOUT_S)
-
-
-async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
+def run_proxy_in_thread(backend_port: int) -> Iterator[int]:
+    """Forward connections to ``backend_port`` and yield the proxy's port."""
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(run_proxy(TcpProxy(backend_port))) as proxy,
+    ):
+        yield proxy.port

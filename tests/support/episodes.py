@@ -83,8 +83,6 @@ def make_trajectory(header: EpisodeHeader, steps: list[TimeStep], **fields: Any)
 
 
 class TracedSpans(SpanList):
-    """A tracer with its collector."""
-
     def __init__(self) -> None:
         super().__init__()
         self.tracer = Tracer("full", [self])
@@ -267,7 +265,6 @@ class FixedMeter:
 
 
 def stored_files(store: EpisodeStore) -> list[EpisodeFile]:
-    """Return all episodes of a store, by id."""
     files = [file for batch_id in store.batch_ids() for file in store.list_batch(batch_id, [])]
     return sorted(files, key=lambda file: file.episode_id)
 

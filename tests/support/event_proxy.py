@@ -7,9 +7,11 @@ import contextlib
 import itertools
 import math
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
 from enum import Enum, auto
+from typing import Any
+
+from tests.support.tcp_proxy import TcpProxy
 
 _MESSAGE_ID = re.compile(rb"\r\nNats-Msg-Id: *([^\r\n]+)")
 _FROM_SERVER = (b"MSG", b"HMSG")
@@ -47,11 +49,10 @@ def stop(fate: Fate, kind: str, *, after: int = 0, times: float = math.inf) -> R
     return rule
 
 
-class EventProxy:
+class EventProxy(TcpProxy):
     """Forwards NATS connections to a server on loopback, frame by frame.
 
     Attributes:
-        port: port of the proxy, the same over all restarts of its clients: an outbox knows a broker by its address.
         on_event, on_ack: the rules, which tests replace at any time; they get the id of the event.
         sent: ids of all events that clients have sent, those that were stopped here included.
         acknowledged: ids of the events whose acknowledgement went on to the client.
@@ -59,16 +60,14 @@ class EventProxy:
     """
 
     def __init__(self, backend_port: int) -> None:
-        self.port = 0
+        super().__init__(backend_port)
         self.on_event: Rule = pass_all
         self.on_ack: Rule = pass_all
         self.sent: list[str] = []
         self.acknowledged: list[str] = []
         self.stopped: list[str] = []
-        self._backend_port = backend_port
         self._held: list[tuple[str, asyncio.StreamWriter, bytes]] = []
         self._has_stopped = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def url(self) -> str:
@@ -92,32 +91,14 @@ class EventProxy:
         async with asyncio.timeout(WAIT_S):
             await self._has_stopped.wait()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            with contextlib.suppress(asyncio.CancelledError):  # asyncio would log the end of a cancelled connection
-                await self._forward(reader, writer)
-        finally:
-            self._tasks.discard(task)
-
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def pipes(
+        self,
+        to_backend: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        to_client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    ) -> tuple[Coroutine[Any, Any, None], Coroutine[Any, Any, None]]:
         waiting: dict[bytes, str] = {}
         """Ids of the events of this connection by the subject on which each acknowledgement will arrive."""
-        with contextlib.closing(writer), contextlib.suppress(OSError):
-            backend_reader, backend_writer = await asyncio.open_connection("127.0.0.1", self._backend_port)
-            with contextlib.closing(backend_writer):
-                directions = (
-                    asyncio.ensure_future(self._pipe_events(reader, backend_writer, waiting)),
-                    asyncio.ensure_future(self._pipe_acks(backend_reader, writer, waiting)),
-                )
-                try:
-                    await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    for direction in directions:
-                        direction.cancel()
-                    writer.transport.abort()
+        return self._pipe_events(*to_backend, waiting), self._pipe_acks(*to_client, waiting)
 
     async def _pipe_events(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, waiting: dict[bytes, str]
@@ -160,12 +141,6 @@ class EventProxy:
             self._held.append((event_id, writer, frame))
         return fate is not Fate.CUT
 
-    async def close(self) -> None:
-        tasks = [*self._tasks]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
 
 async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[tuple[list[bytes], bytes]]:
     """Yield the words of the first line of each frame, and its bytes, until the connection ends."""
@@ -176,16 +151,3 @@ async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[tuple[list[byte
             if head[0] in _WITH_PAYLOAD:
                 line += await reader.readexactly(int(head[-1]) + 2)
             yield head, line
-
-
-@asynccontextmanager
-async def run_event_proxy(backend_port: int) -> AsyncIterator[EventProxy]:
-    """Run a proxy on a free port."""
-    proxy = EventProxy(backend_port)
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, limit=1 << 22)
-    proxy.port = server.sockets[0].getsockname()[1]
-    try:
-        yield proxy
-    finally:
-        server.close()
-        await proxy.close()

@@ -144,7 +144,6 @@ def end_frame(header: EpisodeHeader, n_steps: int, **fields: Any) -> Ended:  # n
 
 
 def episode_frames(header: EpisodeHeader, n_steps: int = 3) -> list[WorkerFrame]:
-    """Return the frames of a successful episode."""
     return [
         *opening_frames(header),
         *(step_frame(header, index, done=index == n_steps - 1) for index in range(n_steps)),

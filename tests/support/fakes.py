@@ -228,11 +228,6 @@ class Evaluated(Counter):
         return {"count": self.count, "notes": ["fine"]}
 
 
-class BadlyEvaluated(Counter):
-    def get_evaluation_details(self) -> dict[str, Any]:
-        return {"unencodable": object()}
-
-
 class Gated(Counter):
     """Releases ``entered`` when a step starts, then blocks until ``gate`` is released."""
 
@@ -268,8 +263,6 @@ class AsyncHanging(Counter):
 
 
 class UpAgent:
-    """Always answers ``up``."""
-
     closed: ClassVar[list[str]] = []
 
     def __init__(self, **_: object) -> None:
@@ -301,8 +294,6 @@ class BindingAsync(UpAgent):
 
 
 class FixedTextAgent(UpAgent):
-    """Always answers ``text``."""
-
     def __init__(self, *, text: str) -> None:
         super().__init__()
         self._text = text

@@ -56,7 +56,7 @@ class Forks:
         queue: SimpleQueue[int | None] = FORK.SimpleQueue()
         for index in (*range(len(chunks)), *[None] * self._count):
             queue.put(index)
-        folder = Path(tempfile.mkdtemp(prefix="agentgym-tests-"))
+        folder = Path(tempfile.mkdtemp(prefix="tests-"))
         processes = []
         try:
             receivers = []

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import subprocess
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 import psutil
 import pytest
+
+_PROBE_BYTES = 16 << 10
 
 
 class Disk(Protocol):
@@ -21,6 +25,9 @@ class Disk(Protocol):
 
     def free_space(self) -> None:
         """Free the space again."""
+
+    def measure(self) -> str:
+        """Return a measurement of the full disk; "" if it has room."""
 
 
 class SmallDisk:
@@ -42,35 +49,69 @@ class SmallDisk:
     def free_space(self) -> None:
         self._filler.unlink(missing_ok=True)
 
+    def measure(self) -> str:
+        try:
+            with tempfile.TemporaryFile(dir=self.folder, buffering=0) as file:
+                file.write(bytes(_PROBE_BYTES))
+        except OSError as exc:
+            return str(exc)
+        return ""
+
     def make_read_only(self) -> None:
         subprocess.run(["mount", "-o", "remount,ro", str(self.folder)], check=True)
 
 
-class FileSizeLimit:
-    """Prevents one process from extending files; needs no privilege to mount."""
+class FileSizeLimits:
+    """Prevents processes from extending files; needs no privilege to mount.
 
-    def __init__(self, pid: int) -> None:
-        self._process = psutil.Process(pid)
-        self._before = self._process.rlimit(resource.RLIMIT_FSIZE)
+    Args:
+        pids: returns the processes that are limited.
+    """
+
+    def __init__(self, pids: Callable[[], list[int]]) -> None:
+        self._pids = pids
 
     def fill(self) -> None:
-        self._process.rlimit(resource.RLIMIT_FSIZE, (0, self._before[1]))
+        self._limit(0)
 
     def free_space(self) -> None:
-        self._process.rlimit(resource.RLIMIT_FSIZE, self._before)
+        self._limit(resource.RLIM_INFINITY)
+
+    def measure(self) -> str:
+        limited = [pid for pid in self._pids() if psutil.Process(pid).rlimit(resource.RLIMIT_FSIZE)[0] == 0]
+        return f"processes {limited} cannot extend files" if limited else ""
+
+    def _limit(self, size: int) -> None:
+        for pid in self._pids():
+            with contextlib.suppress(psutil.Error):
+                psutil.Process(pid).rlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+class FileSizeLimit(FileSizeLimits):
+    """Prevents one process from extending files."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(lambda: [pid])
+
+
+@contextmanager
+def mount_if_allowed(folder: Path, mib: int) -> Iterator[SmallDisk | None]:
+    """Mount a small file system; yields None if mounting is not allowed."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={mib}m,mode=0700", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        yield None
+        return
+    try:
+        yield SmallDisk(folder)
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @contextmanager
 def mount_small_disk(folder: Path, mib: int) -> Iterator[SmallDisk]:
     """Mount a small file system; skips the test if mounting is not allowed."""
-    folder.mkdir()
-    options = f"size={mib}m,mode=0700"
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("run as root with the right to mount a disk (in a container: CAP_SYS_ADMIN)")
-    try:
-        yield SmallDisk(folder)
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with mount_if_allowed(folder, mib) as disk:
+        if disk is None:
+            pytest.skip("run as root with the right to mount a disk (in a container: CAP_SYS_ADMIN)")
+        yield disk

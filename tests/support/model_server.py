@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
 import msgspec
+from anyio.from_thread import start_blocking_portal
 from starlette.requests import Request
 from starlette.responses import Response
 
-from runner.errors import catch_foreign
-from runner.serve.host import ServerLimits, Site, serve_apps
+from runner.serve.host import ServerLimits, Site
 from runner.serve.mock_llm.app import MARK, ModelApp, Responder
 from runner.serve.mock_llm.completion import TEST_MODEL_NAME
 from runner.serve.mock_llm.script import Behavior, Fault
+from tests.support.serving import serve_sites
 
-START_TIMEOUT_S = 20.0
 N_RECEIVED = 1000
 
 
@@ -63,9 +62,7 @@ class ModelServer:
         port: int = 0,
     ) -> None:
         self._token = token
-        self._stop: Callable[[], object] = _nothing
-        self._thread: threading.Thread | None = None
-        self._errors: list[BaseException] = []
+        self._running = ExitStack()
         self.app = RecordedModelApp(responder, behavior=behavior, models=models)
         self.port = port
 
@@ -84,24 +81,19 @@ class ModelServer:
         self.app.inject(*faults)
 
     def start(self) -> Self:
-        """Start the server; return when it accepts requests.
-
-        Raises:
-            RuntimeError: the server did not start within ``START_TIMEOUT_S`` seconds.
-        """
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(ready,), name=TEST_MODEL_NAME, daemon=True)
-        self._thread.start()
-        if not ready.wait(START_TIMEOUT_S) or self._errors:
-            raise RuntimeError(f"{TEST_MODEL_NAME} did not start") from next(iter(self._errors), None)
+        """Start the server; return when it accepts requests."""
+        site = Site(self.app.asgi_app(token=self._token), "127.0.0.1", self.port, TEST_MODEL_NAME, (MARK,))
+        with ExitStack() as stack:
+            portal = stack.enter_context(start_blocking_portal())
+            serving = serve_sites([site], ServerLimits(shutdown_timeout_s=0))
+            (line,) = stack.enter_context(portal.wrap_async_context_manager(serving))
+            self.port = int(line.partition(" ")[0].rpartition(":")[2])
+            self._running = stack.pop_all()
         return self
 
     def stop(self) -> None:
         """Stop the server: end all responses that are not complete, and close the connections."""
-        self._stop()
-        if self._thread is not None:
-            self._thread.join(START_TIMEOUT_S)
-        self._stop, self._thread = _nothing, None
+        self._running.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -110,24 +102,3 @@ class ModelServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-    def _serve(self, ready: threading.Event) -> None:
-        self._errors.clear()
-        with catch_foreign(self._errors.append):
-            asyncio.run(self._run(ready))
-        ready.set()
-
-    async def _run(self, ready: threading.Event) -> None:
-        stop, loop = asyncio.Event(), asyncio.get_running_loop()
-
-        def on_ready(line: str) -> None:
-            self.port = int(line.partition(" ")[0].rpartition(":")[2])
-            self._stop = lambda: loop.call_soon_threadsafe(stop.set)
-            ready.set()
-
-        site = Site(self.app.asgi_app(token=self._token), "127.0.0.1", self.port, TEST_MODEL_NAME, (MARK,))
-        await serve_apps([site], on_ready=on_ready, stop=stop, limits=ServerLimits(shutdown_timeout_s=0))
-
-
-def _nothing() -> None:
-    """Do nothing: the server is not running."""

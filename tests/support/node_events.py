@@ -39,12 +39,10 @@ def count_event_ids(recorder: SubscriptionRecorder) -> Counter[str]:
 
 
 def stored_episodes(data_dir: Path, batch_id: str = "*") -> list[Path]:
-    """Return the episode files of a batch, or of all batches."""
     return list((data_dir / "runs").glob(f"{batch_id}/*.json"))
 
 
 def episode_event_ids(data_dir: Path, batch_id: str = "*") -> set[str]:
-    """Return the event ids of all stored episodes of a batch, or of all batches."""
     return {f"episode:{path.stem}" for path in stored_episodes(data_dir, batch_id)}
 
 

@@ -8,13 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 import psutil
+from ulid import ULID
 
 from runner.bus.address import address_of_node
 from runner.bus.connection import NatsConnection
@@ -101,6 +103,12 @@ class NodeProcess:
             await asyncio.sleep(0.02)
         return connection
 
+    async def start_batch(self, connection: NatsConnection, env: str, **args: Any) -> str:  # noqa: ANN401
+        """Start a batch of the oracle in an environment; return its id."""
+        batch_id = str(ULID())
+        await self.request(connection, "start", batch_id=batch_id, envs=[env], **{"agent": "oracle", **args})
+        return batch_id
+
     async def request(self, connection: NatsConnection, op: str, **args: Any) -> Any:  # noqa: ANN401
         """Return the result of a request; a rejected request fails the test."""
         reply = await self.request_reply(connection, op, **args)
@@ -127,3 +135,15 @@ class NodeProcess:
                 if batch["status"] in statuses and batch["n_done"] >= n_done:
                     return batch
                 await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def running_node(
+    data_dir: Path,
+    *options: str,
+    **kwargs: Any,  # noqa: ANN401 - of ``NodeProcess``
+) -> AsyncIterator[tuple[NodeProcess, NatsConnection]]:
+    """Run a node, and yield it with a connection."""
+    with NodeProcess(data_dir, *options, **kwargs) as node:
+        async with await node.connect() as connection:
+            yield node, connection

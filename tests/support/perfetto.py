@@ -39,8 +39,6 @@ class TrackCollector(SpanList):
 
 @dataclass
 class Slice:
-    """A decoded slice with its nested slices."""
-
     name: str
     category: str
     track: str

@@ -53,7 +53,6 @@ class Operation:
 
 
 def read_log(path: Path) -> list[Operation]:
-    """Return the operations of a log in order."""
     operations: list[Operation] = []
     names: dict[str, str] = {}
     with path.open("rb") as file:

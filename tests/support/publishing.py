@@ -64,8 +64,6 @@ def open_outbox(folder: Path, names: DurableNames | None = None, clock: Clock | 
 
 
 class RunningPublisher:
-    """A running publisher, with the states of its sinks."""
-
     def __init__(self, outbox: Outbox, sinks: Sequence[Sink], **options: Any) -> None:  # noqa: ANN401
         self.outbox = outbox
         self.states: list[SinkState] = []
@@ -122,7 +120,6 @@ async def add_external_stream(bus: Bus, **config: Any) -> None:  # noqa: ANN401
 
 
 async def stored_messages(bus: Bus, stream: str = subjects.EVENTS_STREAM, **options: Any) -> list[Msg]:  # noqa: ANN401
-    """Return all messages of a stream."""
     async with nats_client(bus, **options) as client:
         js = client.jetstream()
         n = (await js.stream_info(stream)).state.messages

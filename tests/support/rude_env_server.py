@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple, TypeAlias
+
+from anyio.from_thread import start_blocking_portal
 
 from runner.envs.base import EmbeddedEnvironment
 from runner.types import Action
@@ -94,26 +96,20 @@ async def _read_request(reader: asyncio.StreamReader) -> ReceivedRequest | None:
 
 @contextmanager
 def run_rude_server(port: int = 0, host: str = "127.0.0.1") -> Iterator[RudeServer]:
-    """Run a server on ``port``, by default a free one."""
-    server, ready = RudeServer(), threading.Event()
-    loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+    """Run a server on ``port``, by default a free one, in a thread."""
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(_listen(port, host)) as server:
+        yield server
 
-    async def run() -> None:
-        stop = asyncio.Event()
-        listener = await asyncio.start_server(server.serve, host, port)
-        server.url = f"http://{host}:{listener.sockets[0].getsockname()[1]}"
-        loops.append((asyncio.get_running_loop(), stop))
-        ready.set()
-        await stop.wait()
+
+@asynccontextmanager
+async def _listen(port: int, host: str) -> AsyncIterator[RudeServer]:
+    server = RudeServer()
+    listener = await asyncio.start_server(server.serve, host, port)
+    server.url = f"http://{host}:{listener.sockets[0].getsockname()[1]}"
+    try:
+        yield server
+    finally:
         listener.close()
-
-    thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
-    thread.start()
-    assert ready.wait(10)
-    yield server
-    loop, stop = loops[0]
-    loop.call_soon_threadsafe(stop.set)
-    thread.join(10)
 
 
 def http_response(body: bytes | str, status: int = 200, kind: str = JSON, **headers: str) -> bytes:

@@ -39,8 +39,6 @@ class Lingering(Counter):
 
 
 class Blocking(Counter):
-    """Blocks its worker."""
-
     def step(self, action: Action) -> StepResult:
         time.sleep(60)
         return super().step(action)

@@ -55,7 +55,6 @@ class RudeModel:
 
     @property
     def chat_requests(self) -> list[Request]:
-        """Requests that the script answered."""
         return [request for request in self.requests if request.path.endswith("/v1/chat/completions") and request.body]
 
     def __enter__(self) -> Self:
@@ -105,8 +104,13 @@ class _Handler(socketserver.StreamRequestHandler):
                 if b"Content-Length" not in behavior:
                     return
             else:
-                behavior(PendingRequest(request, self.wfile.write, model.stopping))
+                behavior(PendingRequest(request, self._send, model.stopping))
                 return
+
+    def _send(self, response: bytes) -> None:
+        """Write a part; the head announces the end of the connection, or a client might reuse it in that moment."""
+        is_announced = b"Connection: close" in response or not response.startswith(b"HTTP/1.1 ")
+        self.wfile.write(response if is_announced else response.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
 
     def _read(self) -> Request | None:
         first = self.rfile.readline().decode("latin-1").split()
@@ -131,11 +135,6 @@ def chat_completion(message: dict[str, Any], finish: str | None = "stop", **fiel
     return {"choices": [{"index": 0, "message": message, "finish_reason": finish}], "model": "served-model", **fields}
 
 
-def closing(response: bytes) -> bytes:
-    """Return a response that announces the end of its connection, as a behavior that writes it has to."""
-    return response.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)
-
-
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 200, "total_tokens": 1200}
 
 
@@ -158,7 +157,6 @@ FINISH_CHUNK: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_re
 
 
 def streamed_answer(pieces: Iterable[str]) -> bytes:
-    """Return the events of a complete streamed answer."""
     events = b"".join(sse_event(delta_chunk(content=piece)) for piece in pieces)
     return events + sse_event(FINISH_CHUNK) + sse_event({"choices": [], "usage": USAGE}) + sse_event(b"[DONE]")
 

@@ -24,7 +24,6 @@ def make_context(
     spans: SpanList | None = None,
     **fields: Any,  # noqa: ANN401
 ) -> EpisodeContext:
-    """Return a context that appends all events to ``events`` and all spans to ``spans``."""
     header = EpisodeHeader(episode_id="e1", batch_id="b1", env="Counter", started_at=datetime.now(UTC))
     if events is not None:
         fields["emit"] = events.append

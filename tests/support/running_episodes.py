@@ -14,8 +14,6 @@ from runner.util.clock import Clock
 
 
 class IdleWorker:
-    """A worker that plays nothing."""
-
     usable = True
 
     def __init__(self) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import queue
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 
+from anyio.from_thread import start_blocking_portal
 from starlette.types import ASGIApp
 
 from runner.serve.env_api import PoolOptions, environment_app
@@ -17,29 +16,23 @@ from runner.serve.request_guard import RequestGuard
 from runner.types import Mode
 from runner.util.clock import Clock
 
-START_TIMEOUT_S = 30.0
-
 
 @contextmanager
 def serve_in_thread(apps: Mapping[str, ASGIApp], limits: ServerLimits = DEFAULT_LIMITS) -> Iterator[dict[str, str]]:
     """Serve the applications on free loopback ports; yields their URLs by name."""
-    announcements: queue.Queue[str] = queue.Queue()
-    stop, loop = asyncio.Event(), asyncio.new_event_loop()
     sites = [Site(app, "127.0.0.1", 0, name) for name, app in apps.items()]
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(serve_sites(sites, limits)) as lines:
+        yield {name: url for url, name in (line.split(" ", 1) for line in lines)}
 
-    def run() -> None:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(serve_apps(sites, on_ready=announcements.put, stop=stop, limits=limits))
 
-    thread = threading.Thread(target=run, name="servers", daemon=True)
-    thread.start()
-    try:
-        ready = [announcements.get(timeout=START_TIMEOUT_S).split(" ", 1) for _ in sites]
-        yield {name: url for url, name in ready}
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(START_TIMEOUT_S)
-        assert not thread.is_alive()
+@asynccontextmanager
+async def serve_sites(sites: Sequence[Site], limits: ServerLimits) -> AsyncIterator[list[str]]:
+    """Serve during the block; yields the lines that the sites announce themselves with."""
+    stop, lines = asyncio.Event(), asyncio.Queue[str]()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(serve_apps(sites, on_ready=lines.put_nowait, stop=stop, limits=limits))
+        yield [await lines.get() for _ in sites]
+        stop.set()
 
 
 @contextmanager

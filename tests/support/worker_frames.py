@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from runner.store.parts import Free
 from runner.types import EpisodeHeader
-from runner.util.framing import FrameBuffer, read_frame, send_frame
+from runner.util.framing import FrameBuffer
 from runner.worker.driver_link import FrameQueue
-from runner.worker.frames import Configure, DriverFrame, Hello, Play, WorkerFrame, decode_worker_frame, encode_frame
-from tests.support.batches import make_setup
+from runner.worker.frames import Play, WorkerFrame, decode_worker_frame
 from tests.support.episodes import episode_header
 
 TIMEOUT_S = 100.0
@@ -58,36 +55,6 @@ class RecordingLink(FrameQueue):
             frames, _ = asyncio.run(asyncio.wait_for(self.take(linger_s=0), TIMEOUT_S))
             self._taken.extend(FrameBuffer().feed(frames))
         return decode_worker_frame(self._taken.popleft())
-
-
-class ChannelDriver:
-    """Drives a worker process over its channel."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        sock.settimeout(TIMEOUT_S)
-        self._sock = sock
-        self.reader = FrameReader(self._read)
-        self.hello = self.reader.wait_for(Hello)
-
-    def send(self, frame: DriverFrame) -> None:
-        send_frame(self._sock, encode_frame(frame))
-
-    def configure(self, env: str, agent: str = "oracle", **settings: object) -> None:
-        self.send(Configure(setup=make_setup(env, agent, **settings)))
-
-    def start(self, task_index: int = 0, *, paused: bool = False) -> str:
-        """Start an episode and return its id."""
-        header = episode_header(task_index=task_index)
-        self.send(Play(header=header, track="slot 0", paused=paused))
-        return header.episode_id
-
-    def play(self, task_index: int = 0) -> Free:
-        """Play an episode to its end."""
-        return self.reader.wait_for(Free, self.start(task_index))
-
-    def _read(self) -> WorkerFrame | None:
-        data = read_frame(self._sock)
-        return None if data is None else decode_worker_frame(data)
 
 
 def play_frame(header: EpisodeHeader | None = None, **fields: object) -> Play:

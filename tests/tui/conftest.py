@@ -6,10 +6,12 @@ from typing import Final
 
 import pytest
 from textual import _wait
+from textual._compositor import Compositor
+from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
 
 from agentgym_tui import safe_text
-from tests.support.console.quiet import wait_until_quiet
+from tests.support.console.quiet import parse_once, render_what_is_read, wait_until_quiet
 
 PAUSE_S: Final = 0.005
 """Idle time after which a pilot counts the app as settled; a quarter of Textual's default."""
@@ -20,6 +22,8 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_wait, "SLEEP_GRANULARITY", PAUSE_S)
     monkeypatch.setattr(_wait, "SLEEP_IDLE", PAUSE_S / 10)  # not zero: a slow machine needs time to wake up
     monkeypatch.setattr(Pilot, "_wait_for_screen", wait_until_quiet)
+    monkeypatch.setattr(Stylesheet, "_parse_rules", parse_once)
+    monkeypatch.setattr(Compositor, "render_update", render_what_is_read)
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Links between the documents lead somewhere, and so do the pages that code and messages name."""
+"""Links between the documents, pages that code names, one version number, and one list of quick checks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
+import agentgym_tui.cli
+import runner.cli
+from runner import __version__
 from tests.support.command import REPOSITORY
 
 FOREIGN = {"docs/api.md", "docs/references/production_metrics.md"}
@@ -53,3 +57,22 @@ def test_every_page_that_code_names_exists() -> None:
     named = {name for path in files for name in re.findall(r"(?<![\w/.-])docs/[\w/-]+\.md", path.read_text("utf-8"))}
     assert len(named) > 8
     assert [name for name in sorted(named - FOREIGN) if not (REPOSITORY / name).exists()] == []
+
+
+def test_the_newest_version_of_the_change_log_is_the_version_of_both_commands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    changes = (REPOSITORY / "CHANGELOG.md").read_text("utf-8")
+    versions = re.findall(r"^## (\d\S*) \(\d{4}-\d\d-\d\d\)$", changes, re.MULTILINE)
+    assert versions[0] == __version__ and len(set(versions)) == len(versions)
+    for main in (runner.cli.main, agentgym_tui.cli.main):
+        with pytest.raises(SystemExit, match="0"):
+            main(["--version"])
+    assert capsys.readouterr().out.splitlines() == [f"agentgym-runner {__version__}", f"agentgym-tui {__version__}"]
+
+
+def test_make_check_runs_every_hook() -> None:
+    (local,) = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text("utf-8"))["repos"]
+    recipe = (REPOSITORY / "Makefile").read_text("utf-8").replace("$(BIN)", ".venv/bin")
+    assert local["repo"] == "local" and len(local["hooks"]) == 4
+    assert [hook["id"] for hook in local["hooks"] if f"\t{hook['entry']}" not in recipe] == []

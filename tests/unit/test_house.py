@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -39,6 +40,11 @@ ENVIRONMENT_TEXTS = ("runner/envs/", "runner/agents/model/react.py")
 """Modules whose literals are AgentGym's own texts."""
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def modules() -> list[Path]:
     return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
@@ -46,7 +52,7 @@ def modules() -> list[Path]:
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the line number and text of every docstring, and of every literal that a person may read."""
     name = path.relative_to(ROOT).as_posix()
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     literals = {
         id(node.value): node.value
         for node in ast.walk(tree)
@@ -100,7 +106,7 @@ def test_functions_are_one_thought() -> None:
     too_long = {
         node.name
         for path in modules()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and n_body_lines(node) > MAX_BODY
     }
     assert too_long == set()
@@ -135,7 +141,7 @@ def imports_inside(package: str) -> dict[str, set[str]]:
     files = {module_name(path): path for path in modules() if path.is_relative_to(ROOT / package)}
     imports: dict[str, set[str]] = {name: set() for name in files}
     for name, path in files.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ImportFrom) and node.module:
                 full = [f"{node.module}.{alias.name}" for alias in node.names]
                 imports[name] |= {each if each in files else node.module for each in full} & files.keys() - {name}

@@ -160,3 +160,16 @@ make_world(3)
 assert "pygame" not in sys.modules and "pygame.freetype" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=True)
+
+
+def test_ray_is_no_part_of_the_default_install_and_has_hashes() -> None:
+    packages = {each.name: each for each in read_lock(Path(ROOT, "tests/ray/requirements.lock").read_text("utf-8"))}
+    assert "ray" in packages and all(each.hashes for each in packages.values())
+    assert packages.keys().isdisjoint(locked_packages())
+
+
+def test_an_ordinary_run_collects_no_test_of_ray(pytestconfig: pytest.Config) -> None:
+    folder = Path(ROOT, "tests", "ray")
+    for path in (folder, folder / "test_remote_runner.py"):
+        assert path.exists()
+        assert pytestconfig.hook.pytest_ignore_collect(collection_path=path, config=pytestconfig) is True

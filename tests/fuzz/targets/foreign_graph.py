@@ -54,7 +54,6 @@ def check(data: bytes) -> None:
 
 
 def _path(leaf: int, parents: list[int | None], nodes: list[dict[str, Any]]) -> list[Any]:
-    """Return the messages from the root to a leaf."""
     parent = parents[leaf]
     before = [] if parent is None else _path(parent, parents, nodes)
     return [*before, message_of(nodes[leaf].get("message"))]

@@ -76,8 +76,6 @@ class Guard(Widget):
 
 
 class WidgetApp(App[None]):
-    """The widgets at fixed places."""
-
     CSS_PATH = STYLES
     CSS = "Screen { layers: back front; } Guard { width: 100%; height: 100%; layer: back; }" + "".join(
         f"#{name} {{ layer: front; position: absolute; offset: {at.x} {at.y};"
@@ -101,7 +99,6 @@ class WidgetApp(App[None]):
         yield from (self.events_table, self.environments, self.transcript, self.world, self.payload, self.status)
 
     def show(self, data: bytes) -> None:
-        """Show an input in all widgets."""
         view, scroll = VIEWS[data[0] % len(VIEWS)] if data else VIEWS[0], data[:1] >= b"\x80"
         head, payload = split_head(data[1:])
         subject, headers = head[0], dict(line.partition(": ")[::2] for line in head[1:])

@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 import psutil
-from ulid import ULID
 
 from runner.bus.address import address_of_node
 from runner.bus.connection import NatsConnection
@@ -25,7 +24,6 @@ from tests.support.terminal import Terminal
 
 CONSOLE = str(Path(sys.executable).with_name("agentgym-tui"))
 NODE = "n1"
-START_TIMEOUT_S = 60.0
 
 
 @contextmanager
@@ -75,26 +73,6 @@ def request_node(data_dir: Path, op: str, **args: Any) -> Any:  # noqa: ANN401
             return _result(await _reply(connection, op, args))
 
     return asyncio.run(request())
-
-
-def start_paused(data_dir: Path, *envs: str, repeat: int) -> list[str]:
-    """Start a battery, pause its first batch as soon as it runs and return the batch ids."""
-    request = {"batch_id": str(ULID()), "envs": envs, "agent": "oracle", "repeat": repeat}
-
-    async def start_and_pause() -> list[str]:
-        async with await connect_to_node(data_dir) as connection, asyncio.timeout(START_TIMEOUT_S):
-            batch_ids = [batch["batch_id"] for batch in _result(await _reply(connection, "start", request))]
-            while await _status(connection, batch_ids[0]) == "queued":  # noqa: ASYNC110 - the node is another process
-                await asyncio.sleep(0.01)
-            _result(await _reply(connection, "pause", {"batch_id": batch_ids[0]}))
-            return batch_ids
-
-    return asyncio.run(start_and_pause())
-
-
-async def _status(connection: NatsConnection, batch_id: str) -> str:
-    batches = _result(await _reply(connection, "list", {}))["batches"]
-    return next(str(batch["status"]) for batch in batches if batch["batch_id"] == batch_id)
 
 
 async def connect_to_node(data_dir: Path) -> NatsConnection:

@@ -1,36 +1,64 @@
-"""What the snapshot tests share: types, terminal sizes and cursors that do not blink."""
+"""Pictures of the screens of one running console, compared with the stored ones."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
-import pytest
+from syrupy.assertion import SnapshotAssertion
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-SnapCompare = Callable[..., bool]
-RunBefore = Callable[[Pilot[None]], Awaitable[None]]
+from tests.support.console.pilot import SIZE, SMALL, wait_for_text
+
+LARGE: Final = (200, 50)
+"""The size at which the status fits on one line and tables show all columns."""
+SETTLE_LIMIT_S: Final = 3.0
+"""How long a screen may differ from its picture, since background work and a new size take effect by and by."""
+ALL_SIZES: Final = (SMALL, SIZE, LARGE)
 
 
-def _size_id(size: tuple[int, int]) -> str:
-    return f"{size[0]}x{size[1]}"
+@dataclass
+class Pictures:
+    """What a user of one console sees on the way; the pictures stored on the disk are those of the last update."""
+
+    pilot: Pilot[None]
+    stored: SnapshotAssertion
+
+    async def show(self, *keys: str, texts: tuple[str, ...] = ()) -> None:
+        """Press keys and wait for texts."""
+        await self.pilot.press(*keys)
+        await wait_for_text(self.pilot, *texts)
+        for field in self.pilot.app.screen.query(Input):
+            field.cursor_blink = False
+        await self.pilot.pause()
+
+    async def compare(
+        self, name: str, *keys: str, texts: tuple[str, ...] = (), sizes: tuple[tuple[int, int], ...] = (SMALL,)
+    ) -> None:
+        """Press keys, wait for texts, and compare the screen with its picture at each size."""
+        for number, (width, height) in enumerate(sizes):
+            if self.pilot.app.size != (width, height):
+                await self.pilot.resize_terminal(width, height)
+            await self.show(*(() if number else keys), texts=texts)
+            await self._compare(name if len(sizes) == 1 else f"{name} {width}x{height}")
+
+    async def _compare(self, name: str) -> None:
+        expected, deadline = self._expected(name), time.monotonic() + SETTLE_LIMIT_S
+        while (picture := self._take()) != expected and time.monotonic() < deadline:
+            await self.pilot.pause(0.02)
+        assert picture == self.stored(name=name)
+
+    def _take(self) -> str:
+        return self.pilot.app.export_screenshot(title=self.pilot.app.title, simplify=True)
+
+    def _expected(self, name: str) -> str | None:
+        path = Path(self.stored.extension.get_location(test_location=self.stored.test_location, index=name))
+        return path.read_text("utf-8") if path.exists() else None
 
 
-SIZES = pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=_size_id)
-
-ALL_SIZES = pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=_size_id)
-"""With the one at which the status fits on one line and tables show all columns."""
-
-TABLE_SIZES = pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=_size_id)
-
-LOOKS = pytest.mark.parametrize(
-    ("size", "theme"),
-    [((80, 24), "textual-dark"), ((120, 40), "textual-light"), ((200, 50), "textual-dark")],
-    ids=["80x24", "120x40-light", "200x50"],
-)
-"""All sizes, one of them in the light theme."""
-
-
-def stop_cursor_blink(pilot: Pilot[None]) -> None:
-    for field in pilot.app.screen.query(Input):
-        field.cursor_blink = False
+PicturesOf = Callable[..., AbstractAsyncContextManager[Pictures]]

@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 from agentgym_tui.app import Console
-from agentgym_tui.commands import COMMANDS, available_commands, bindings, display_keys
+from agentgym_tui.commands import COMMANDS, bindings, display_keys
 from agentgym_tui.config import parse_settings
 from agentgym_tui.screens.base import ConsoleScreen, DialogScreen
 from agentgym_tui.screens.episode import EpisodeScreen
@@ -19,7 +19,6 @@ from agentgym_tui.screens.episode_lists import EpisodesScreen
 from agentgym_tui.screens.live import LiveScreen
 from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
-from runner.client.node_client import ControlRequestError
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, files_session
 from tests.support.console.pilot import screen_text, wait_for_no_text, wait_for_text, wait_until
 from tests.support.console.samples import FakeClock, ended, heartbeat, hostile_store, live
@@ -39,16 +38,6 @@ def test_command_ids_are_unique_and_keys_are_unique_in_each_scope() -> None:
         assert len(set(keys)) == len(keys), scope
         ids = dict.fromkeys(binding.id for binding in bindings(scope))  # a command of a text field has two bindings
         assert list(ids) == [c.id for c in COMMANDS if c.scope == scope]
-
-
-async def test_available_commands_are_listed_once() -> None:
-    session = busy_session()
-    async with Console(session).run_test(size=SIZE) as pilot:
-        for key, hint in (("2", "/ Filter"), ("3", "u Subject")):
-            await pilot.press(key)
-            await wait_for_text(pilot, hint)
-            ids = [available.command.id for available in available_commands(pilot.app, session)]
-            assert len(ids) == len(set(ids)) > 20
 
 
 def test_display_keys_are_readable() -> None:
@@ -72,42 +61,28 @@ async def test_a_key_that_the_user_took_from_a_command_of_a_text_field_no_longer
 # Modes.
 
 
-async def test_keys_1_and_2_switch_between_live_and_episodes_and_live_shows_what_changed_meanwhile() -> None:
-    session = busy_session()
-    async with Console(session).run_test(size=SIZE) as pilot:
-        await wait_for_text(pilot, "task 3")
-        await pilot.press("2")
-        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "episodes")
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "an episode")
-        await pilot.press("2")
-        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "the list again")
-        session.store.apply_events([live(ended(3, 4))])
-        await pilot.press("1")
-        await wait_until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen), "live")
-        await wait_for_text(pilot, "✓ success")
-        await pilot.press("1")
-        assert isinstance(pilot.app.screen, LiveScreen)
-
-
-async def test_a_screen_is_styled_again_only_when_it_returns() -> None:
-    shown: list[events.ScreenResume] = []
+async def test_keys_1_and_2_switch_screens_which_show_what_changed_meanwhile_and_are_styled_when_they_return() -> None:
+    session, shown = busy_session(), list[events.ScreenResume]()
 
     def note(message: Message) -> None:
         if isinstance(message, events.ScreenResume):
             shown.append(message)
 
-    async with Console(busy_session()).run_test(size=SIZE, message_hook=note) as pilot:
-        for key, text in (("2", "/ Filter"), ("1", "task 3"), ("2", "/ Filter")):
-            await pilot.press(key)
-            await wait_for_text(pilot, text)
-    *first, live, episodes = [event.refresh_styles for event in shown]
-    assert (any(first), live, episodes) == (False, True, True)
-
-
-async def test_a_files_session_starts_on_the_episodes_screen() -> None:
-    async with Console(files_session()).run_test(size=SIZE) as pilot:
-        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "episodes")
+    async with Console(session).run_test(size=SIZE, message_hook=note) as pilot:
+        await wait_for_text(pilot, "task 3")
+        await pilot.press("2")
+        await wait_for_text(pilot, "/ Filter")
+        assert not any(event.refresh_styles for event in shown)
+        session.store.apply_events([live(ended(3, 4))])
+        await pilot.press("1")
+        await wait_for_text(pilot, "✓ success", "Transcript")
+        assert shown[-1].refresh_styles
+        await pilot.press("1")
+        assert isinstance(pilot.app.screen, LiveScreen)
+        await pilot.press("2", "enter")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "an episode")
+        await pilot.press("2")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "the list again")
 
 
 # The session.
@@ -140,17 +115,6 @@ async def test_an_unrequested_cancellation_of_the_session_ends_the_console() -> 
         async with Console(session).run_test(size=SIZE) as pilot:
             await wait_until(pilot, lambda: not pilot.app.is_running, "the end")
     assert session.closed.is_set()
-
-
-async def test_ctrl_n_restarts_the_node() -> None:
-    session = empty_session()
-    async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
-        await wait_for_text(pilot, "Welcome")
-        await pilot.press("ctrl+n")
-        await wait_until(pilot, lambda: session.n_starts == 1, "a start")
-        session.fake_control.refusal = ControlRequestError("these are files")
-        await pilot.press("ctrl+n")
-        await wait_for_text(pilot, "these are files")
 
 
 async def test_changes_are_batched_into_at_most_ten_redraws_per_second() -> None:
@@ -224,7 +188,7 @@ async def test_no_screen_draws_control_characters() -> None:
     keys = "question_mark escape R escape b escape colon escape r x X escape"
     async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "␛")
-        for width, height in (SIZE, (120, 40), (60, 20)):
+        for width, height in (SIZE, (60, 20)):
             await pilot.resize_terminal(width, height)
             for key in keys.split():
                 await pilot.press(key)

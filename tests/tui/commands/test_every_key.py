@@ -555,6 +555,8 @@ async def test_each_key_has_its_effect(name: str, tmp_path: Path, monkeypatch: p
             before = press.read(app) if press.expected is ... else ...
             await run_press(pilot, press)
             await wait_until(pilot, lambda: is_done(app, press, before), f"{press}, not {before!r}")  # noqa: B023
+            if press.read is screen_name:
+                screen_text(app)  # no key leads to a screen that cannot be drawn
             app.clear_notifications()  # they cover what later keys show
     for log in app.session.logs:
         log.close()
@@ -596,8 +598,9 @@ def check_scopes(app: Console) -> None:
 
 
 def check_help(app: Console) -> None:
-    """No two sections of the help have one name, and it has all keys that apply."""
+    """No two sections of the help have one name, and it has all keys that apply, each once."""
     commands = [each.command for each in available_commands(app, app.session)]
+    assert len(commands) == len({command.id for command in commands})
     lines = ["".join(cell.text for cell in line) for line in help_lines(commands, app.keys, 200)]
     sections = [line for line in lines if line and not line.startswith(" ")]
     assert len(sections) == len({*sections})

@@ -47,19 +47,24 @@ def start_console(folder: Path, **more: str) -> Terminal:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "shown", "sent"),
-    [("ctrl+]", "^]", "\x1d"), ("ctrl+_", "^_", "\x1f"), ("ctrl+^", "^^", "\x1e"), ("ctrl+K", "^k", "\x0b")],
-)
-def test_a_control_key_is_recognized_by_the_character_it_sends(
-    tmp_path: Path, name: str, shown: str, sent: str
-) -> None:
+def test_control_keys_are_recognized_by_the_characters_that_they_send(tmp_path: Path) -> None:
     home = tmp_path / "agentgym-console"
     home.mkdir()
-    (home / "console.yaml").write_text(f"keymap: {{app.quit: '{name}'}}\n")
+    keys = "app.quit: 'ctrl+]', app.help: 'ctrl+_', table.sort: 'ctrl+^', episodes.filter: 'ctrl+K'"
+    (home / "console.yaml").write_text(f"keymap: {{{keys}}}\n")
     with start_console(tmp_path) as terminal:
-        terminal.wait_for(f"{shown} Quit")
-        terminal.send(sent)
+        terminal.wait_for("^] Quit")
+        terminal.send("\x1e")
+        terminal.wait_for("by environment ▲")
+        terminal.send("\x1f")
+        terminal.wait_for("╭─ Help")
+        terminal.send(ESCAPE)
+        terminal.wait_for("^k Filter")
+        terminal.send("\x0b")
+        terminal.wait_for("words and fields, such as")
+        terminal.send(ESCAPE)
+        terminal.wait_for("^k Filter")
+        terminal.send("\x1d")
         assert terminal.wait_exit() == 0
 
 

@@ -83,25 +83,19 @@ def test_a_growing_file_reads_like_a_complete_one(
     log.close()
 
 
-def test_a_truncated_file_is_reloaded(tmp_path: Path) -> None:
+def test_a_truncated_or_overwritten_file_is_reloaded(tmp_path: Path) -> None:
     log = open_log(tmp_path / "log", b"one\ntwo\nthree\n")
     os.truncate(log.path, 5)
     assert log.line(2).head == b""  # the truncation is not noticed yet
     assert shown_lines(read_to_end(log)) == [b"one", b"t"]
     assert (log.reload_reason, log.is_complete) == ("shorter", True)
-
-
-def test_an_overwritten_file_is_reloaded(tmp_path: Path) -> None:
     log = open_log(tmp_path / "log", b"one\ntwo\n")
     log.path.write_bytes(b"eins\nzwei\ndrei\n")
     assert shown_lines(read_to_end(log)) == [b"eins", b"zwei", b"drei"]
     assert log.reload_reason == "changed"
-
-
-def test_a_line_missing_from_its_block_reloads_the_file(tmp_path: Path) -> None:
     log = open_log(tmp_path / "log", b"a\nb\nc\n")
     log.path.write_bytes(b"abcdef")
-    log.line(2)
+    log.line(2)  # it is missing from its block
     assert shown_lines(read_to_end(log)) == [b"abcdef"]
 
 
@@ -144,6 +138,9 @@ def test_a_replaced_file_is_reported_and_read_after_reopen(tmp_path: Path) -> No
 def test_a_file_created_later_is_read(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "log")
     assert not log.advance() and "No such file" in log.failure
+    log.path.touch()
+    read_to_end(log)
+    assert (len(log.index), log.is_complete, log.line(0).head) == (0, True, b"")
     log.path.write_bytes(b"here")
     assert shown_lines(read_to_end(log)) == [b"here"] and log.failure == ""
 
@@ -175,9 +172,3 @@ def test_only_the_beginning_of_a_huge_line_is_read(tmp_path: Path) -> None:
     assert (huge.head, huge.n_bytes) == (b"x" * 1_000, 5_000_001)
     assert len(log.line(1).head) == 1 << 20
     assert log.line(2).head == b"last"
-
-
-def test_an_empty_file_has_no_lines(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "log")
-    assert len(log.index) == 0 and log.is_complete
-    assert log.line(0).head == b""

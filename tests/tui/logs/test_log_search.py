@@ -74,7 +74,11 @@ def test_a_search_continues_as_the_file_grows(tmp_path: Path, pieces: list[bytes
 def test_only_the_beginning_of_a_huge_line_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "MAX_LINE_BYTES", 50)
     log = open_log(tmp_path / "log", b"x" * 100 + b" needle\nneedle\n" + b"needle" + b"y" * 100 + b"\nneedle")
-    assert find_matches(LogSearch(log, line_query("NEEDLE"))) == [1, 2, 3]
+    search = LogSearch(log, line_query("NEEDLE"))
+    assert find_matches(search) == [1, 2, 3]
+    log.path.write_bytes(b"a")
+    read_to_end(log)
+    assert search.is_stale and not search.advance(), "it ends when the file is reloaded"
 
 
 LINES = """
@@ -119,14 +123,6 @@ def test_only_lines_with_the_required_words_are_decoded(tmp_path: Path, monkeypa
     monkeypatch.setattr(query, "matches", counted)
     assert find_matches(LogSearch(open_log(tmp_path / "log", LINES.encode()), query)) == [1]
     assert len(tested) == 1
-
-
-def test_a_search_ends_when_the_file_is_reloaded(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "log", b"a\na\n")
-    search = LogSearch(log, line_query("a"))
-    log.path.write_bytes(b"a")
-    read_to_end(log)
-    assert search.is_stale and not search.advance()
 
 
 @pytest.mark.parametrize(

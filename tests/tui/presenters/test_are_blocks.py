@@ -52,6 +52,11 @@ def test_results_user_messages_and_notifications_are_told_apart() -> None:
         "reply · reward 0 · done · error · EmailClientApp · forward_email",
     )
     assert f"[user] {TASK}" in transcript_text(blocks)
+    rows = StepRows(played)
+    assert [rows.line(index, 80)[1].text for index in range(2)] == [
+        'SystemApp · wait_for_notification {"timeout": 6}',
+        'EmailClientApp · forward_email {"email_id": "greg_email", "recipients": ["johndoe@example.com"]}',
+    ]
 
 
 def test_tags_count_only_in_are_and_only_at_the_start_of_a_message() -> None:
@@ -152,9 +157,6 @@ def test_events_are_bounded_and_the_rest_is_counted() -> None:
     *_, events = evaluation_blocks(long)
     assert events.title == "event log · 2,000 events · 6.0k left out"
     assert len(events.lines) <= MAX_EVENTS + 1
-
-
-def test_missed_events_that_are_left_out_are_counted() -> None:
     _, missed, _ = evaluation_blocks({**MISSED, "n_oracle_events": 900, "missed_dropped": 899})
     assert missed.title == "missed oracle events: 900 of 900"
 
@@ -184,14 +186,6 @@ def test_any_evaluation_is_shown(evaluation: dict[str, Any]) -> None:
     for details in (evaluation, {**DETAILS, **evaluation}):
         blocks = evaluation_blocks(details)
         assert blocks and not any(has_unsafe_chars(line) for block in blocks for line in block.lines)
-
-
-def test_steps_are_listed_by_app_and_function() -> None:
-    rows = StepRows(episode_from_record(are_record()))
-    assert [rows.line(index, 80)[1].text for index in range(2)] == [
-        'SystemApp · wait_for_notification {"timeout": 6}',
-        'EmailClientApp · forward_email {"email_id": "greg_email", "recipients": ["johndoe@example.com"]}',
-    ]
 
 
 def test_messages_that_a_tool_calling_agent_has_joined_are_told_apart() -> None:

@@ -116,6 +116,7 @@ def test_counts_are_formatted(value: int, shown: str) -> None:
 def test_no_percentage_is_rounded_onto_nothing_or_all(n: int, shown: str) -> None:
     assert format_share(n, 300) == format_percent(100 * n / 300) == shown
     assert format_interval((n / 300, 1.0)) == f"{shown.removesuffix('%')}-100%"
+    assert (format_interval(None), format_interval((0.414, 0.615))) == (UNKNOWN, "41-62%")
 
 
 def test_plots_accept_numbers_of_any_size() -> None:

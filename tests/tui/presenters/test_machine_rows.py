@@ -113,6 +113,10 @@ def test_what_is_not_known_is_said_in_words() -> None:
     busy_host(store)
     assert f"GPU no GPU has been reported by {NODE}" in texts(store)
     assert "the nodes play 1 episode in their own processes, without workers" in texts(store)
+    store = empty_store()
+    store.apply_list(node_list(batch_state(1, "queued", workers=WorkerCounts(n=2))))
+    store.apply_events([durable(completed(1))])
+    assert "nothing runs" in texts(store), "finished and waiting batches are not listed"
 
 
 def link(status: Any, cause: str) -> Callable[[RunStore], None]:  # noqa: ANN401
@@ -214,6 +218,9 @@ def test_each_problem_has_a_sentence_and_a_next_step(
     [(shown_name, sign, text, shown_step)] = [each for each in problems(store) if sentence in each[2]]
     assert (shown_name, sign in ("✗", "!")) == (name, True)
     assert step in shown_step
+    rows = MachineRows(view_of(store), WIDTH)
+    colored = [cell for index in range(len(rows)) for cell in rows.line(index, WIDTH) if cell.tone in ("bad", "warn")]
+    assert all(re.search(r"[-✗!◐○a-z]", cell.text) for cell in colored), "no meaning is carried by color alone"
     joined = " ".join(texts(store))
     assert f"{sign} " in joined and "→ " in joined
     heading = line_text(machine_heading(MachineRows(view_of(store), WIDTH).sections, 300))
@@ -291,6 +298,9 @@ def test_a_divided_gpu_has_the_memory_and_the_processes_of_each_instance() -> No
     assert "instance 0 ! 10.0 GiB of 10.0 GiB · H100 MIG 1g.10gb · vllm (7) 59.0 GiB" in shown
     assert "! its memory is 100% full: the next allocation may fail" in shown
     assert f"instance 2 {UNKNOWN} of {UNKNOWN}" in shown
+    machine(gpu=[GpuState(index=0, mig=True, instances=(GpuInstance(index=0), GpuInstance(index=0)))])(store)
+    rows = MachineRows(view_of(store), 80)
+    assert len({rows.key(index) for index in range(len(rows))}) == len(rows), "even for instances of equal number"
 
 
 def test_a_model_server_that_only_rests_is_no_failure() -> None:
@@ -299,21 +309,6 @@ def test_a_model_server_that_only_rests_is_no_failure() -> None:
     rows = MachineRows(view_of(store), 120)
     (now,) = [rows.line(n, 120)[1] for n in range(len(rows)) if rows.key(n) == "model vllm"]
     assert now.text.startswith("! cooling down") and now.tone == "warn"
-
-
-def test_a_row_without_a_trend_has_its_room() -> None:
-    store = busy_store()
-    machine(gpu_cause="no driver")(store)
-    rows = MachineRows(view_of(store), 80)
-    lines = {line[0].text.strip(): line for index in range(len(rows)) if (line := rows.line(index, 80))}
-    assert len(lines["GPU"]) == 2 and len(lines["CPU"]) == 3
-
-
-def test_rows_of_instances_with_the_same_number_have_keys_of_their_own() -> None:
-    store = busy_store()
-    machine(gpu=[GpuState(index=0, mig=True, instances=(GpuInstance(index=0), GpuInstance(index=0)))])(store)
-    rows = MachineRows(view_of(store), 80)
-    assert len({rows.key(index) for index in range(len(rows))}) == len(rows)
 
 
 def test_a_model_server_has_the_load_that_it_reports_while_it_does() -> None:
@@ -390,10 +385,13 @@ def test_the_power_limit_is_a_note_and_no_problem() -> None:
     assert "i its clocks are reduced: power limit" in texts(store) and problems(store) == []
 
 
-def test_a_node_without_a_gpu_says_why() -> None:
+def test_a_node_without_a_gpu_says_why_in_the_room_of_the_trend() -> None:
     store = busy_store()
     machine(gpu_cause="no NVIDIA driver")(store)
     assert f"GPU no NVIDIA driver on {NODE}" in texts(store) and problems(store) == []
+    rows = MachineRows(view_of(store), 80)
+    lines = {line[0].text.strip(): line for index in range(len(rows)) if (line := rows.line(index, 80))}
+    assert len(lines["GPU"]) == 2 and len(lines["CPU"]) == 3
 
 
 @pytest.mark.parametrize(
@@ -447,14 +445,11 @@ def test_a_console_that_cannot_send_commands_names_no_keys_for_them() -> None:
     assert len(steps) == 3 and not any("press" in step for step in steps)
 
 
-def test_a_short_peak_of_the_load_is_no_problem() -> None:
+def test_problems_that_fail_come_first_and_the_cursor_goes_around_them() -> None:
     store = busy_store()
     busy_host(store, n=2)
     busy_host(store, cpu=100.0, n=1)
-    assert problems(store) == []
-
-
-def test_problems_that_fail_come_first_and_the_cursor_goes_around_them() -> None:
+    assert problems(store) == [], "a short peak of the load is no problem"
     store = busy_store()
     busy_host(store, cpu=99.0)
     health(model_health("vllm", "down", "refused"))(store)
@@ -509,20 +504,9 @@ def test_no_secret_of_a_cause_an_address_or_a_step_is_shown() -> None:
     assert "hunter22" not in shown and shown.count("***@host") == 11
 
 
-def test_no_meaning_is_carried_by_color_alone() -> None:
-    for spoil, *_ in WRONG:
-        store = busy_store()
-        spoil(store)
-        rows = MachineRows(view_of(store), WIDTH)
-        colored = [
-            cell for index in range(len(rows)) for cell in rows.line(index, WIDTH) if cell.tone in ("bad", "warn")
-        ]
-        assert all(re.search(r"[-✗!◐○a-z]", cell.text) for cell in colored)
-
-
 def test_trends_are_drawn_from_the_oldest_to_the_newest() -> None:
     assert sparkline((0.0, 50.0, None, 100.0), 10, 100.0) == "▁▄ █"
-    assert sparkline((1.0, 2.0, 4.0), 2) == "▄█"
+    assert sparkline((1.0, 2.0, 4.0), 2) == "▄█" and sparkline([], 10, 1.0) == ""
     assert sparkline((-1.7e308, 1e-300), 2) == "▁█" and sparkline((1.7e308, 0.0), 2, 100.0) == "█▁"
     assert sparkline((math.nan, math.inf, None), 5) == "" and sparkline((1.0,), 0) == ""
     store = busy_store()
@@ -548,13 +532,6 @@ def test_the_rate_of_live_items_is_sampled_by_the_clock() -> None:
         store.apply_events([live(heartbeat(), heartbeat())])
     assert store.trends.get("items", "")[-1] == 1.0
     assert any("1.0 items/s" in each for each in texts(store))
-
-
-def test_finished_and_waiting_batches_are_not_listed() -> None:
-    store = empty_store()
-    store.apply_list(node_list(batch_state(1, "queued", workers=WorkerCounts(n=2))))
-    store.apply_events([durable(completed(1))])
-    assert "nothing runs" in texts(store)
 
 
 def test_an_external_broker_without_the_earlier_events_has_a_note_that_counts_as_no_problem() -> None:

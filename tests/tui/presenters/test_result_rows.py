@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym_tui.presenters.cells import line_width
-from agentgym_tui.presenters.live import sparkline
-from agentgym_tui.presenters.number_format import UNKNOWN, format_interval
 from agentgym_tui.presenters.result_rows import (
     CLUSTERS,
     attempt_at,
@@ -84,23 +81,15 @@ def test_rows_of_other_shapes_are_named_selected_and_compared() -> None:
     assert lines[1].endswith("requests differ: selection tools as text, the other as usual")
 
 
-def test_a_histogram_leaves_empty_bins_empty() -> None:
+def test_a_histogram_leaves_empty_bins_empty_and_a_few_rewards_are_listed() -> None:
     counts = [4, 0, 1, *[0] * 16, 8]
     lines = ["".join(cell.text for cell in line) for line in histogram_lines(Histogram(0.0, 1.0, counts))]
     assert lines[1].startswith("██  ▂▂  ") and lines[0].startswith("  ")
     assert lines[0].endswith("rewards of 13 scored episodes") and "62% of them from 0.95 to 1" in lines[1]
     assert lines[2].split() == ["0", "1"]
     assert [cell.text for line in histogram_lines(None) for cell in line] == ["no scored episodes"]
-
-
-@pytest.mark.parametrize(("bounds", "text"), [(None, UNKNOWN), ((0.0, 1.0), "0-100%"), ((0.414, 0.615), "41-62%")])
-def test_intervals_are_short(bounds: tuple[float, float] | None, text: str) -> None:
-    assert format_interval(bounds) == text
-
-
-def test_the_newest_runs_are_at_the_right() -> None:
-    assert sparkline([0.0] * 11 + [1.0], 10, 1.0) == "▁" * 9 + "█"
-    assert sparkline([], 10, 1.0) == ""
+    listed = histogram_lines(Histogram(0.0, 1.0, [1, 0, 2], [1.0, 0.25, 0.75]))
+    assert [line_text(line) for line in listed] == ["rewards of 3 scored episodes, the newest last: 1 · 0.25 · 0.75"]
 
 
 def test_what_a_cluster_quotes_is_safe_in_every_line() -> None:
@@ -129,8 +118,3 @@ def test_what_a_cluster_quotes_is_safe_in_every_line() -> None:
 
 def test_a_secret_in_the_name_of_a_model_is_masked() -> None:
     assert model_cell("http://user:hunter2@host/v1").text == "http://***@host/v1"
-
-
-def test_a_few_rewards_are_listed_instead() -> None:
-    lines = histogram_lines(Histogram(0.0, 1.0, [1, 0, 2], [1.0, 0.25, 0.75]))
-    assert [line_text(line) for line in lines] == ["rewards of 3 scored episodes, the newest last: 1 · 0.25 · 0.75"]

@@ -36,6 +36,7 @@ def test_the_tree_is_derived_from_spans_in_any_order() -> None:
 
 def test_every_span_appears_once_despite_repeated_ids_and_cyclic_parents() -> None:
     spans = [span(1, parent=1), span(2, parent=3), span(3, parent=2), span(4), span(4), span(5, parent=4)]
+    assert (len(SpanRows([])), SpanRows([]).axis(40)) == (0, "")
     rows = SpanRows(spans)
     assert len(rows) == len(spans)
     assert len({rows.key(index) for index in range(len(rows))}) == len(spans)
@@ -51,11 +52,8 @@ def test_repeated_ids_with_many_children_take_little_memory() -> None:
         tracemalloc.stop()
     assert len(rows) == len(spans)
     assert peak < 5 << 20
-
-
-def test_the_indentation_of_deep_trees_is_limited() -> None:
     rows = SpanRows([span(number, parent=number - 1, start=number) for number in range(5_000)])
-    assert names(rows)[-1] == " " * 24 + "step"
+    assert names(rows)[-1] == " " * 24 + "step", "the indentation of deep trees is limited"
 
 
 def test_one_step_has_its_own_axis_and_the_legend_has_the_colors_of_its_bars() -> None:
@@ -145,8 +143,3 @@ def test_hostile_names_and_times_become_safe_lines(extreme: int) -> None:
 )
 def test_elapsed_times_are_formatted(ns: int, text: str) -> None:
     assert format_elapsed(ns) == text
-
-
-def test_an_empty_trace_has_no_rows() -> None:
-    rows = SpanRows([])
-    assert (len(rows), rows.axis(40)) == (0, "")

@@ -160,7 +160,7 @@ def test_what_is_known_of_models_stands_until_all_nodes_are_lost() -> None:
     assert "model unknown" in line_text(status_line(store, "here", 200))
 
 
-def test_the_progress_line_has_a_bar_and_the_time_left() -> None:
+def test_the_progress_line_has_a_bar_and_the_time_left_unless_the_node_is_lost() -> None:
     store = busy_store()
     batch = store.batch_registry.active()
     assert line_text(progress_line(batch, 80, now=0.0)) == (
@@ -170,6 +170,9 @@ def test_the_progress_line_has_a_bar_and_the_time_left() -> None:
     batch.n_planned, batch.status = 0, "paused"
     assert "░ 3/– · Wordle · paused".replace("–", UNKNOWN) in line_text(progress_line(batch, 80, now=0.0))  # noqa: RUF001
     assert line_text(progress_line(None, 80, now=0.0)) == ""
+    store = error_store()
+    shown = line_text(progress_line(store.batch_registry.active(), 80, now=0.0, lost=store.all_nodes_lost))
+    assert "✗ node lost" in shown and "time left" not in shown
 
 
 def test_the_progress_line_counts_errors_apart() -> None:
@@ -233,24 +236,10 @@ def test_the_episode_line_shows_the_watched_episode() -> None:
     assert "oracle qwen" in shown
     assert "AgentGym's rules (compat)" in shown
     assert line_text(episode_line(store, None, 120)) == "no episode running"
-
-
-def test_an_episode_before_its_first_step_shows_no_duration() -> None:
     shown = line_text(episode_line(RunStore(), episode(0, n_steps=0, outcome=None, duration_s=None), 200))
-    assert "running" in shown and "ms" not in shown
-
-
-def test_the_progress_of_a_lost_node_has_no_time_left() -> None:
-    store = error_store()
-    shown = line_text(progress_line(store.batch_registry.active(), 80, now=0.0, lost=store.all_nodes_lost))
-    assert "✗ node lost" in shown
-    assert "time left" not in shown
-
-
-def test_the_outcome_is_visible_next_to_long_names() -> None:
-    shown = line_text(episode_line(busy_store(), episode(0, env="E" * 60, outcome="error", error_type="T" * 60), 70))
-    assert "E…" in shown
-    assert "! error: T" in shown
+    assert "running" in shown and "ms" not in shown, "before its first step it has no duration"
+    shown = line_text(episode_line(store, episode(0, env="E" * 60, outcome="error", error_type="T" * 60), 70))
+    assert "E…" in shown and "! error: T" in shown
 
 
 def test_hostile_text_is_visible_and_harmless() -> None:

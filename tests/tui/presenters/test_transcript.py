@@ -87,16 +87,6 @@ async def test_blocks_have_headings_and_wrapped_text() -> None:
         await wait_until(pilot, lambda: visible_rows(view)[1] == f"  {WORDS}", "lines as wide as the terminal")
 
 
-async def test_the_unsafe_excerpt_starts_near_the_first_unsafe_character() -> None:
-    view = Transcript()
-    async with list_pilot(view) as (_, pilot):
-        view.show_blocks(step_blocks(episode(steps=[step(0, action=LiveAction("x\n" * 3_000 + "\x1b[2J"))]), 0))
-        await pilot.press("G")
-        excerpt = view.unsafe_text()
-        assert excerpt is not None
-        assert (len(excerpt) < 100, excerpt[-4:]) == (True, "\x1b[2J")
-
-
 async def test_another_step_opens_at_its_top_and_an_update_keeps_the_scroll_position() -> None:
     view = Transcript()
     long_steps = [step(index, chats=[[user("\n".join(f"{index}.{n}" for n in range(40)))]]) for index in range(2)]
@@ -112,6 +102,12 @@ async def test_another_step_opens_at_its_top_and_an_update_keeps_the_scroll_posi
         view.show_blocks(step_blocks(played, 0), subject="0")
         await pilot.pause()
         assert (scroll_top(view), view.cursor) == (0, 0)
+        unsafe = step(0, action=LiveAction("x\n" * 3_000 + "\x1b[2J"))
+        view.show_blocks(step_blocks(episode(steps=[unsafe]), 0), subject="2")
+        await pilot.press("G")
+        excerpt = view.unsafe_text()
+        assert excerpt is not None, "it starts near the first unsafe character"
+        assert (len(excerpt) < 100, excerpt[-4:]) == (True, "\x1b[2J")
 
 
 async def test_streamed_text_is_followed() -> None:
@@ -156,7 +152,7 @@ def test_unchanged_blocks_are_not_wrapped_again() -> None:
     assert same == [True, True, True, True, False]
 
 
-@pytest.mark.parametrize("width", [1, 3, 20, 80])
+@pytest.mark.parametrize("width", [1, 3, 80])
 async def test_hostile_episodes_are_drawn_within_the_widget(width: int) -> None:
     transcript, waterfall = Transcript(), Waterfall()
     played = hostile_episode()

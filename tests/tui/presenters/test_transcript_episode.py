@@ -78,6 +78,8 @@ def test_without_chats_the_previous_observation_is_shown() -> None:
     played = episode(steps=[step(0, chats=[], observation=[user("then")]), step(1, chats=[])])
     assert summary(step_blocks(played, 0))[0] == ("observation", "observation", "observation 0")
     assert summary(step_blocks(played, 1))[0] == ("observation", "observation", "then")
+    missing = "step 3 was not received; the episode file has it"
+    assert summary(step_blocks(episode(steps=[step(0), step(5)]), 3))[0] == ("note", missing, "")
 
 
 def test_several_chats_and_omitted_messages_have_headings() -> None:
@@ -139,19 +141,13 @@ def test_long_json_arguments_are_indented_and_other_text_is_unchanged() -> None:
     assert third[0].startswith("[[[[")
 
 
-def test_before_the_first_step_the_reset_and_the_streaming_text_are_shown() -> None:
-    starting = episode(n_steps=0, outcome=None, streaming=StreamingAnswer(text="I thi"))
-    assert summary(step_blocks(starting, 0)) == [
-        ("observation", "observation", "observation 0"),
-        ("streaming", "streaming …", "I thi"),
-    ]
-
-
-def test_the_streaming_step_shows_the_last_observation_and_the_streaming_text() -> None:
-    playing = episode(n_steps=2, outcome=None, streaming=StreamingAnswer(text="I thi"))
-    observation = playing.steps[1].observation[0]
-    assert summary(step_blocks(playing, 2)) == [
-        ("observation", "observation", observation["content"]),
+@pytest.mark.parametrize(("n_steps", "observation"), [(0, "observation 0"), (2, None)])
+def test_a_streaming_step_shows_the_reset_or_the_last_observation_and_its_text(
+    n_steps: int, observation: str | None
+) -> None:
+    playing = episode(n_steps=n_steps, outcome=None, streaming=StreamingAnswer(text="I thi"))
+    assert summary(step_blocks(playing, n_steps)) == [
+        ("observation", "observation", observation or playing.steps[-1].observation[0]["content"]),
         ("streaming", "streaming …", "I thi"),
     ]
 
@@ -273,14 +269,6 @@ def test_streaming_text_and_errors_follow_only_the_last_step() -> None:
     assert not {"streaming", "error"} & {block.kind for block in step_blocks(ended, 1)}
     assert step_blocks(ended, 2)[-1].title == "✗ timeout"
     assert "secret" not in repr(step_blocks(ended, 2)[-1])
-
-
-def test_a_step_that_was_not_received_is_shown_as_missing() -> None:
-    assert summary(step_blocks(episode(steps=[step(0), step(5)]), 3))[0] == (
-        "note",
-        "step 3 was not received; the episode file has it",
-        "",
-    )
 
 
 @pytest.mark.parametrize("text", [*ESCAPES, HOSTILE, HUGE, ""])

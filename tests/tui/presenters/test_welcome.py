@@ -97,9 +97,5 @@ def test_a_read_only_welcome_names_the_events_screen_only_with_a_bus() -> None:
     assert "  3  all bus messages" in line_texts(welcome_lines(store, 80, Keymap().key, "watching only"))
     store.set_link(BusLink(status="none"))
     assert not any("bus" in each for each in line_texts(welcome_lines(store, 80, Keymap().key, "files only")))
-
-
-def test_a_starting_node_has_no_hint() -> None:
-    store = RunStore()
     store.set_link(BusLink(status="starting"))
-    assert line_texts(welcome_lines(store, 80, Keymap().key))[-1] == "  ○ node starting"
+    assert line_texts(welcome_lines(store, 80, Keymap().key))[-1] == "  ○ node starting", "it has no hint"

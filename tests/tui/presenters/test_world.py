@@ -33,10 +33,12 @@ def packed(value: object) -> bytes:
     return msgspec.json.encode(value)
 
 
-def test_runs_become_cells_with_the_tone_of_their_color_and_fill() -> None:
-    assert world_lines(packed([["a", ["b", "red"], ["c", "green", "solid"]], []])) == [
+def test_runs_become_cells_with_the_tone_of_their_color_and_fill_and_unknown_names_read_as_plain() -> None:
+    picture = [["a", ["b", "red"], ["c", "green", "solid"]], [], [["a", "ultraviolet", "striped"], ["b", 7, []], [], 3]]
+    assert world_lines(packed(picture)) == [
         [Cell("a"), Cell("b", "red"), Cell("c", "green-solid")],
         [],
+        [Cell("a"), Cell("b"), Cell(""), Cell("")],
     ]
 
 
@@ -48,12 +50,6 @@ def test_every_color_and_fill_has_a_tone() -> None:
 @pytest.mark.parametrize("raw", [b"", b"null", b"[]", b"{}", b"7", b"[", b"\xff", b"[" * 100_000])
 def test_what_is_no_picture_gives_a_note(raw: bytes) -> None:
     assert world_lines(raw) is NO_PICTURE
-
-
-def test_unknown_names_read_as_plain() -> None:
-    assert world_lines(packed([[["a", "ultraviolet", "striped"], ["b", 7, []], [], 3]])) == [
-        [Cell("a"), Cell("b"), Cell(""), Cell("")]
-    ]
 
 
 @given(value=JSON_VALUES)

@@ -46,26 +46,6 @@ async def show_episodes(pilot: Pilot[None], n: int) -> None:
     await wait_for_widget_text(pilot, SUMMARY, f"{n} episodes")
 
 
-async def test_ten_are_selected_and_archived(session: FakeSession) -> None:
-    async with console_pilot(session) as pilot:
-        await show_episodes(pilot, 15)
-        await filter_by(pilot, "env:maze outcome:failure")
-        await pilot.press(*["space"] * 10)
-        await wait_for_widget_text(pilot, SUMMARY, "●10 selected")
-        assert widget_text(pilot, LIST).count("●") == 10
-        await pilot.press("A")
-        await wait_for_text(pilot, "Archive 10 episodes?")
-        await pilot.press("escape")
-        await wait_for_widget_text(pilot, SUMMARY, "●10 selected")
-        await pilot.press("A")
-        await wait_for_text(pilot, "Archive 10 episodes?")
-        await pilot.press("y")
-        await wait_for_text(pilot, "10 episodes archived")
-        assert len(stored(session)) == 5
-        await wait_until(pilot, lambda: "selected" not in widget_text(pilot, SUMMARY))
-        assert "12 match" in widget_text(pilot, SUMMARY)  # an archived episode stays in the list
-
-
 async def test_all_of_a_query_are_deleted_after_a_warning(session: FakeSession, tmp_path: Path) -> None:
     other = StateDirLibrary(lambda: tmp_path)
     assert len(other.rows()) == 15

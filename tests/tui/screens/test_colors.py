@@ -6,12 +6,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from msgspec.structs import replace
-from textual.theme import BUILTIN_THEMES
 
 from agentgym_tui.commands import Keymap
-from agentgym_tui.config import Settings
 from agentgym_tui.presenters.cells import Cell, TextSource
 from agentgym_tui.presenters.episode_facts import SpanRows, StepRows
 from agentgym_tui.presenters.episode_rows import EpisodeRows, list_summary
@@ -30,19 +27,8 @@ from runner.subscribe.messages import Notice
 from runner.types import Outcome
 from tests.support.console.fake_session import FakeEvents, FakeSession
 from tests.support.console.live_items import START, completed
-from tests.support.console.pilot import SIZE, console_app, wait_for_text, wait_until
-from tests.support.console.samples import busy_store, empty_store, error_store, hostile_store, row, span
-
-
-@pytest.mark.parametrize("theme", ["textual-light", "ansi-dark"])
-async def test_the_configured_theme_is_used(theme: str) -> None:
-    assert theme in BUILTIN_THEMES
-    app = console_app(FakeSession(hostile_store()), Settings(theme=theme))
-    async with app.run_test(size=SIZE) as pilot:
-        await wait_for_text(pilot, "␛")
-        assert app.theme == theme
-        await pilot.press("2", "question_mark")
-        await wait_for_text(pilot, "╭─ Help")
+from tests.support.console.pilot import SIZE, console_app, wait_until
+from tests.support.console.samples import busy_store, empty_store, error_store, row, span
 
 
 async def test_the_status_is_first_on_every_screen_and_as_calm_as_what_is_below_it() -> None:

@@ -207,6 +207,10 @@ async def test_one_is_annotated_and_found_and_ten_are_archived(session: FakeSess
         await show(pilot, "env:babyai agent:random outcome:failure", "12 match")
         await pilot.press("g", *["space"] * 10, "A")
         await wait_for_text(pilot, "Archive 10 episodes?")
+        await pilot.press("escape")
+        await wait_for_widget_text(pilot, SUMMARY, "●10 selected")
+        await pilot.press("A")
+        await wait_for_text(pilot, "Archive 10 episodes?")
         await pilot.press("y")
         await wait_for_text(pilot, "10 episodes archived")
         assert await asyncio.to_thread(lambda: len([*tmp_path.glob("runs/*/*.json")])) == 10

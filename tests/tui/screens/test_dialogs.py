@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 from textual.widgets import Button, Input
@@ -275,33 +275,6 @@ async def test_q_exits_at_once_when_no_episode_runs_or_the_node_is_lost() -> Non
         assert session.fake_control.commands == []
 
 
-@pytest.mark.parametrize(
-    ("key", "stays", "answer", "cancelled"),
-    [
-        ("ctrl+c", ("escape",), ("up", "enter"), True),
-        ("ctrl+q", ("n", "click"), ("y",), False),
-        ("q", ("enter",), ("down", "enter"), False),
-    ],
-)
-async def test_quitting_opens_a_dialog_while_episodes_run(
-    key: str, stays: Sequence[str], answer: Sequence[str], cancelled: bool
-) -> None:
-    session = busy_session()
-    app = Console(session)
-    async with app.run_test(size=SIZE) as pilot:
-        await wait_for_text(pilot, "task 3")
-        for stay in (*stays, None):
-            await pilot.press(key)
-            await wait_for_text(pilot, "Leave the console?", "1 episode running, 7 remaining", "3/10 Wordle running")
-            if stay is not None:
-                await (pilot.click("#stay") if stay == "click" else pilot.press(stay))
-                await wait_until(pilot, lambda: isinstance(app.screen, LiveScreen), "the live screen")
-                assert session.fake_control.commands == []
-        await pilot.press(*answer)
-        await wait_until(pilot, lambda: not app.is_running, "the exit")
-    assert session.fake_control.commands == ([("cancel", None, None)] if cancelled else [])
-
-
 async def test_quitting_cancels_a_battery_and_a_rejection_keeps_the_console_open() -> None:
     store = busy_store()
     store.apply_list(node_list(*[batch_state(n, "queued" if n else "running", battery_id="battery") for n in range(6)]))
@@ -310,8 +283,12 @@ async def test_quitting_cancels_a_battery_and_a_rejection_keeps_the_console_open
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
         session.fake_control.refusal = ControlRequestError("cancel: no response", "press N")
+        await pilot.press("ctrl+c")
+        await wait_for_text(pilot, "Leave the console?", "1 episode running", "and 2 more")
+        await pilot.click("#stay")
+        await wait_until(pilot, lambda: isinstance(app.screen, LiveScreen), "the live screen")
         await pilot.press("q")
-        await wait_for_text(pilot, "Leave the console?", "and 2 more")
+        await wait_for_text(pilot, "Leave the console?")
         await pilot.press("shift+tab", "enter")
         await wait_for_text(pilot, "cancel: no response", "press N")
         session.fake_control.refusal = None
@@ -334,7 +311,7 @@ async def test_a_late_answer_is_ignored_and_quitting_after_the_node_is_lost_need
         await wait_until(pilot, lambda: isinstance(app.screen, LiveScreen), "live")
         assert session.fake_control.started == []
         await pilot.press("q")
-        await wait_for_text(pilot, "1 episode running, 7 remaining")
+        await wait_for_text(pilot, "1 episode running, 7 remaining", "3/10 Wordle running")
         session.store.apply_events([live(progress(n_done=4, seq=1))])
         await wait_for_text(pilot, "6 remaining")
         session.store.set_link(BusLink("disconnected"))

@@ -114,6 +114,9 @@ async def test_the_list_is_filtered_while_typing_and_escape_shows_all() -> None:
             assert pilot.app.screen.query_one(Input).display
             await pilot.press("escape")
             await wait_until(pilot, lambda: "match" not in widget_text(pilot, SUMMARY))
+        await pilot.press("slash", "space", "enter")  # an empty filter is hidden
+        await wait_until(pilot, lambda: not pilot.app.screen.query_one(Input).display)
+        assert pilot.app.focused is pilot.app.screen.query_one(Table)
 
 
 async def test_keys_are_text_in_the_filter_and_what_is_pasted_is_made_safe() -> None:
@@ -244,9 +247,11 @@ async def test_a_watched_bus_without_episodes_shows_an_empty_list() -> None:
         await wait_for_widget_text(pilot, "#nothing", "No episodes yet", "watching only")
 
 
-async def test_a_watched_bus_lists_the_episodes_it_carried() -> None:
+async def test_a_watched_bus_lists_the_episodes_it_carried_and_has_no_results() -> None:
     async with console_pilot(bus_session()) as pilot:
         await pilot.press("2")
         await wait_for_widget_text(pilot, SUMMARY, "4 episodes · ▶ 1 running")
         await pilot.press("ctrl+r")
         await wait_for_widget_text(pilot, LIST, "▶ running")
+        await pilot.press("7")
+        await wait_for_text(pilot, "a watched bus has no stored episodes")

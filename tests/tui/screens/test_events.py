@@ -280,15 +280,19 @@ async def test_each_pane_is_zoomed_and_restored() -> None:
                 await wait_until(pilot, lambda: bool(screen.query_one("#messages").size))
 
 
-async def test_a_files_session_has_no_events_screen() -> None:
+async def test_a_files_session_has_neither_events_nor_a_machine_and_without_a_log_no_logs() -> None:
     session = files_session()
     async with console_pilot(session) as pilot:
         await wait_for_widget_text(pilot, "#summary", "3 episodes")
-        await pilot.press("3")
-        await wait_until(pilot, lambda: "files have no bus" in toast_text(pilot))
+        for key in ("3", "5"):
+            pilot.app.clear_notifications()
+            await pilot.press(key)
+            await wait_until(pilot, lambda: "files have no bus" in toast_text(pilot))
         available = {each.command.id for each in available_commands(pilot.app, session)}
         assert "app.episodes" in available and "app.events" not in available
         assert "Events" not in widget_text(pilot, "KeyBar")
+        await pilot.press("4")
+        await wait_until(pilot, lambda: "no log is open" in toast_text(pilot))
         await pilot.press("enter")
         await wait_for_widget_text(pilot, "#heading", "Wordle")
         await pilot.press("B")

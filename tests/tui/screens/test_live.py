@@ -19,10 +19,13 @@ from agentgym_tui.presenters.live import ENV_COLUMNS
 from agentgym_tui.screens.base import RunControl
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.live import LIVE_PANES, EpisodePicker, LivePane, LivePanes, LiveScreen
+from agentgym_tui.state.nodes import BusLink
+from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.lists import LineList, Table
-from runner.events.live import LiveAction
+from runner.events.live import LiveAction, ModelMetrics
 from runner.subscribe.messages import Notice
-from tests.support.console.fake_session import FakeSession, busy_session, empty_session, error_session
+from runner.types import Phases
+from tests.support.console.fake_session import FakeSession, busy_session, empty_session
 from tests.support.console.pilot import (
     SIZE,
     SMALL,
@@ -37,6 +40,9 @@ from tests.support.console.pilot import (
 )
 from tests.support.console.samples import (
     HOSTILE,
+    PROFILE,
+    START,
+    FakeClock,
     batch_id,
     batch_state,
     busy_store,
@@ -47,9 +53,13 @@ from tests.support.console.samples import (
     env_health,
     episode_id,
     episode_items,
+    heartbeat,
     hostile_episode,
     live,
+    model_health,
+    node_health,
     node_list,
+    progress,
     row,
     started,
     timestep,
@@ -317,7 +327,7 @@ async def test_an_empty_console_shows_first_keys_until_its_first_episode() -> No
             patch.setattr(Widget, "refresh", lambda self, *args, **kwargs: refreshed.append(self))
             live_screen(pilot).draw(session.store)
         assert refreshed == [], "a redraw that changes nothing repaints nothing"
-        for size in (*SIZES, SMALL):
+        for size in ((200, 50), SMALL):
             await pilot.resize_terminal(*size)
             await wait_for_text(pilot, "Nothing is running yet", "choose what to run and how", "not installed", "→ ")
             await wait_for_text(pilot, "▌Environments", "Welcome")
@@ -340,11 +350,6 @@ async def test_an_empty_console_shows_first_keys_until_its_first_episode() -> No
         await wait_for_text(pilot, "Environments", "▌Wordle task 0", "guess 0", "following", "Transcript · step 0")
         assert "Welcome" not in screen_text(pilot.app)
         assert len(pilot.app.screen.query(LivePane)) == len([*LIVE_PANES])
-
-
-async def test_a_lost_node_is_shown() -> None:
-    async with Console(error_session()).run_test(size=SIZE) as pilot:
-        await wait_for_text(pilot, "✗ disconnected", "connection refused", "✗ node lost")
 
 
 async def test_an_idle_node_shows_its_last_episode_and_how_to_begin() -> None:
@@ -486,3 +491,35 @@ async def test_the_world_takes_the_place_of_the_transcript_and_follows_the_steps
         await wait_for_view(f"World · after step {last} ", "No picture of the environment")
         await pilot.press("W")
         await wait_for_view(f"Transcript · step {last}", hidden="World ·")
+
+
+# What the batch waits for.
+
+
+WAITING = Phases(queue=2.5, prefill=0.5, decode=0.75, model=3.75, env=0.2, own=0.05, about=True)
+
+
+def slow_session() -> FakeSession:
+    store = RunStore(now=FakeClock())
+    store.set_link(BusLink(status="connected", address="127.0.0.1:4222"))
+    store.apply_profile(PROFILE)
+    store.apply_health(node_health(status="running"))
+    store.apply_list(node_list(batch_state(agent="react", model="small")))
+    store.apply_events([live(heartbeat(), model_health("lab", "up", None))])
+    steps = [timestep(0, index, phases=WAITING, endpoint="lab", model="small", model_s=3.8) for index in range(3)]
+    metrics = ModelMetrics(at=START, endpoint="lab", server="vllm", running=16.0, waiting=12.0, kv_cache=0.97)
+    store.apply_events([live(started(model="small", agent="react"), progress(), *steps, metrics)])
+    return FakeSession(store)
+
+
+async def test_live_names_what_the_batch_waits_for_and_its_episode_the_shares() -> None:
+    session = slow_session()
+    async with Console(session).run_test(size=(120, 40)) as pilot:
+        await wait_for_text(pilot, "waiting for the model: 12 requests queued at vLLM, KV cache 97%")
+        await wait_for_text(pilot, "queue about 2.5 s · prefill about 500 ms ·")
+        await pilot.press("tab", "enter")
+        await wait_for_text(pilot, "time: queue about 62%, decode about 19%, prefill about 12%, environment 5%")
+        await pilot.press("escape")
+        await wait_for_text(pilot, "waiting for the model")
+        session.store.apply_events([live(progress(seq=1, paused=True))])
+        await wait_for_no_text(pilot, "waiting for the model")

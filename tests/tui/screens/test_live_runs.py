@@ -18,6 +18,7 @@ from tests.support.console.fake_session import FakeSession, bus_session, busy_se
 from tests.support.console.pilot import (
     SIZE,
     SMALL,
+    by_name,
     screen_text,
     toast_text,
     wait_for_no_text,
@@ -148,29 +149,19 @@ def test_batteries_are_the_tiers_of_the_profile() -> None:
     assert list_batteries(store) == []
 
 
-async def test_space_pauses_and_resumes_also_between_two_episodes_and_x_cancels() -> None:
-    session, sent = busy_session(), list[tuple[object, ...]]()
+async def test_s_steps_the_episode_and_space_pauses_also_between_two_episodes_and_names_a_refusal() -> None:
+    session = busy_session()
+    commands = session.fake_control.commands
     async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
-
-        async def send(key: str, reply: str, *command: object) -> None:
-            pilot.app.clear_notifications()
-            await pilot.press(key)
-            await wait_for_text(pilot, reply)
-            sent.append(command)
-            await wait_until(pilot, lambda: [*session.fake_control.commands] == sent, f"{command}")
-
-        await send("space", "Wordle paused after this step", "pause", batch_id(0), None)
-        session.store.batches[batch_id(0)].status = "paused"
-        await send("space", "Wordle resumed", "resume", batch_id(0), None)
-        await send("s", "", "step", None, episode_id(3))
-        session.store.batches[batch_id(0)].status = "running"
+        await pilot.press("s")
+        await wait_until(pilot, lambda: commands == [("step", None, episode_id(3))], "the request")
         session.store.apply_events([live(ended(3, 5))])
-        await send("space", "Wordle paused after this step", "pause", batch_id(0), None)
-        await send("x", "Wordle cancelled", "cancel", batch_id(0), None)
-        session.fake_control.refusal = ControlRequestError(
-            "pause: no response [/] \x1b[2J", "press N [@click=app.quit]"
-        )
+        await pilot.press("space")
+        await wait_for_text(pilot, "Wordle paused after this step")
+        assert commands[1:] == [("pause", batch_id(0), None)]
+        refusal = ControlRequestError("pause: no response [/] \x1b[2J", "press N [@click=app.quit]")
+        session.fake_control.refusal = refusal
         await pilot.press("space")
         await wait_for_text(pilot, "no response [/] ␛[2J", "press N [@click=app.quit]")
 
@@ -245,14 +236,15 @@ async def test_a_read_only_session_rejects_run_commands_with_the_reason(session:
         await pilot.press("1")
         await wait_for_text(pilot, "Environments", "^p Commands")
         assert "Battery" not in screen_text(pilot.app)
-        for key in ("r", "R", "b", "full_stop", "x", "space", "s"):
+        for keys in (*map(list, "rRbxs"), ["full_stop"], ["space"], ["ctrl+o"], by_name("env.start")):
             pilot.app.clear_notifications()
-            await pilot.press(key)
-            await wait_for_text(pilot, read_only.read_only[:30])
+            await pilot.press(*keys)
+            await wait_until(pilot, lambda: read_only.read_only[:30] in " ".join(toast_text(pilot).split()), keys[0])
+        await pilot.press("escape")
         await pilot.press("question_mark")
         await wait_for_text(pilot, "╭─ Help")
         assert "play the selected environment" not in screen_text(pilot.app)
-    assert read_only.fake_control.started == []
+    assert not read_only.fake_control.started and not read_only.fake_control.servers
 
 
 async def test_a_step_shows_its_endpoint_and_its_warnings() -> None:

@@ -15,11 +15,9 @@ from agentgym_tui.screens.dialogs.texts import HexDumpDialog
 from agentgym_tui.screens.episode_lists import EpisodesScreen
 from agentgym_tui.screens.line_browser import LogScreen
 from agentgym_tui.widgets.payload_view import TextView
-from tests.support.console.fake_session import busy_session, files_session
 from tests.support.console.log_consoles import log_line, log_lines, log_screen, logs_app, logs_pilot, wait_until_read
 from tests.support.console.pilot import (
     SIZE,
-    console_pilot,
     toast_text,
     type_text,
     wait_for_widget_text,
@@ -256,28 +254,6 @@ async def test_a_truncated_replaced_or_unreadable_log_is_reported_and_read_again
         await wait_for_widget_text(pilot, "#summary", "● following the end")
         replace_file(log, b"newer\n")
         await wait_for_widget_text(pilot, "#payload", "newer")
-
-
-@pytest.mark.long
-async def test_a_log_of_a_million_lines(tmp_path: Path) -> None:
-    path = tmp_path / "large"
-    path.write_bytes(b"line\n" * 1_000_000 + b"last")
-    async with logs_pilot(path, size=(120, 24)) as pilot:
-        await wait_until_read(pilot, 1_000_001)
-        await pilot.press("G")
-        await wait_for_widget_text(pilot, "#lines", "1,000,001", "last")
-        await pilot.press("slash")
-        await type_text(pilot, "last", "enter")
-        await wait_for_widget_text(pilot, "#summary", "1 match")
-        await pilot.press("escape")
-        await wait_for_widget_text(pilot, "#lines", "1,000,000", "1,000,001")
-
-
-async def test_key_4_without_a_log_says_so() -> None:
-    for session in (busy_session(), files_session()):
-        async with console_pilot(session) as pilot:
-            await pilot.press("4")
-            await wait_until(pilot, lambda: "no log is open" in toast_text(pilot))
 
 
 async def test_the_console_can_exit_at_its_first_paint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentgym_tui.app import Console
 from agentgym_tui.screens.episode_lists import EpisodesScreen
 from agentgym_tui.widgets.lists import LineList
-from tests.support.console.fake_session import FakeSession, bus_session, busy_session, files_session
+from tests.support.console.fake_session import FakeSession, bus_session, busy_session
 from tests.support.console.key_presses import broken_machine
 from tests.support.console.pilot import console_app, screen_text, toast_text, wait_for_text, wait_until
 from tests.support.console.samples import env_health, hostile_store, live, model_health
@@ -66,13 +66,9 @@ async def test_hostile_texts_are_shown_as_bytes() -> None:
         await wait_for_text(pilot, "1b")
 
 
-async def test_the_screen_works_on_a_watched_bus_and_not_for_files() -> None:
+async def test_the_screen_works_on_a_watched_bus() -> None:
     session = bus_session()
     session.store.apply_events([live(env_health("Maze", "down", transport="http", cause="gone"), node="other")])
     async with console_app(session).run_test(size=SIZE) as pilot:
         await pilot.press("5")
         await wait_for_text(pilot, "Machine of pmoves-4090", "Machine of other", "→ `agentgym-runner --list-envs`")
-    async with console_app(files_session()).run_test(size=SIZE, notifications=True) as pilot:
-        await wait_for_text(pilot, "3 episodes")
-        await pilot.press("5")
-        await wait_until(pilot, lambda: "files have no bus" in toast_text(pilot), "the reason")

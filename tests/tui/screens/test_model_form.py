@@ -9,10 +9,9 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from agentgym_tui.app import Console
 from runner.config import load_profile
 from runner.serve.mock_llm.app import ScriptResponder
-from tests.support.console.fake_session import FakeSession, empty_session, watching
+from tests.support.console.fake_session import empty_session
 from tests.support.console.pilot import (
     console_pilot,
     screen_text,
@@ -23,7 +22,7 @@ from tests.support.console.pilot import (
 )
 from tests.support.console.samples import HOSTILE
 from tests.support.model_server import ModelServer
-from tests.support.rude_model import PendingRequest, RudeModel, closing, http_response
+from tests.support.rude_model import PendingRequest, RudeModel, http_response
 
 KEY = "the-right-key-of-the-lab"
 WALK = "Thought:\nLeft.\nAction:\nmove left"
@@ -156,7 +155,7 @@ async def test_a_trial_is_stopped_and_started_again() -> None:
     def answer(pending: PendingRequest) -> None:
         if pending.request.json().get("messages"):
             pending.stopping.wait(60)
-        pending.send(closing(http_response(400, b'{"error": {"message": "messages must not be empty"}}')))
+        pending.send(http_response(400, b'{"error": {"message": "messages must not be empty"}}'))
 
     routes = {"/v1/models": http_response(200, b'{"data": [{"id": "m"}]}')}
     with RudeModel(answer, routes=routes) as server:
@@ -171,11 +170,3 @@ async def test_a_trial_is_stopped_and_started_again() -> None:
             await close_form(pilot)
             await pilot.press("2")
             await wait_for_text(pilot, "3 episodes")
-
-
-async def test_a_session_without_a_node_has_no_form() -> None:
-    session: FakeSession = watching(empty_session())
-    async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
-        await wait_until(pilot, lambda: pilot.app.focused is not None, "a screen")
-        await pilot.press("ctrl+o")
-        await wait_for_text(pilot, "watching only")

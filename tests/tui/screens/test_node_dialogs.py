@@ -9,7 +9,7 @@ from agentgym_tui.logs import LogFile
 from agentgym_tui.state.nodes import BusLink, ProfileDifference, VariableChange
 from agentgym_tui.widgets.lists import LineList
 from runner.client.node_client import ControlRequestError
-from tests.support.console.fake_session import busy_session, empty_session, watching
+from tests.support.console.fake_session import busy_session, empty_session
 from tests.support.console.pilot import by_name, screen_text, wait_for_no_text, wait_for_text, wait_until
 from tests.support.console.samples import HOSTILE
 
@@ -95,20 +95,15 @@ async def test_an_idle_node_stops_and_restarts_without_a_question_and_gives_the_
         await wait_for_text(pilot, "BabyAI")
         await pilot.press(*by_name("env.start"))
         await wait_for_text(pilot, "BabyAI has no server_cmd", "add one")
+        pilot.app.clear_notifications()
+        session.fake_control.refusal = ControlRequestError("the node cannot start")
+        await pilot.press("ctrl+n")
+        await wait_for_text(pilot, "the node cannot start")
         await pilot.press(*by_name("node.restart"))
         await wait_until(pilot, lambda: session.n_restarts == 1, "a restart")
         await pilot.press(*by_name("node.stop"))
         await wait_until(pilot, lambda: session.stops == [False], "a stop")
         await wait_for_text(pilot, "the node stops after the running")
-
-
-async def test_watching_neither_stops_nor_restarts_a_node() -> None:
-    session = watching(busy_session())
-    async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
-        await wait_for_text(pilot, "task 3")
-        await pilot.press(*by_name("env.start"))
-        await wait_for_text(pilot, "watching only")
-        assert session.fake_control.servers == []
 
 
 async def test_a_server_is_stopped_at_once_only_if_no_episode_uses_it() -> None:

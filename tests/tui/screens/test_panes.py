@@ -171,28 +171,3 @@ async def test_each_pane_of_the_events_grows_shrinks_and_is_reset() -> None:
                 await pilot.press("equals_sign")
                 await wait_until(pilot, lambda: regions(pilot) == before, "the original sizes")  # noqa: B023
                 assert ui_state.sizes == {}
-
-
-async def test_dragging_the_border_of_the_tree_resizes_it_and_zoom_overrides_sizes() -> None:
-    ui_state = UiState("events")
-    app = console_app(watching(session_with_messages("orders.eu")), ui_state=ui_state)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await wait_for_text(pilot, "● Formatted", "orders")
-        right = app.screen.query_one("#right")
-        x = right.region.x
-        await pilot.mouse_down(offset=(x, 20))
-        await pilot.hover(offset=(x + 12, 20))
-        await wait_until(pilot, lambda: right.region.x == x + 12, "the border further right")
-        await pilot.mouse_up(offset=(x + 12, 20))
-        await wait_until(
-            pilot, lambda: ui_state.sizes == {"events.wide.tree": round(100 * (x + 12) / 120)}, "the stored size"
-        )
-        await pilot.press("plus", "z")
-        messages = app.screen.query_one("#messages")
-        await wait_until(pilot, lambda: messages.size.width > 110 and messages.size.height > 30, "the zoomed pane")
-        await pilot.press("minus")
-        await wait_for_text(pilot, "this pane cannot be made shorter")
-        await pilot.press("z")
-        await wait_until(
-            pilot, lambda: right.region.x == x + 12 and messages.size.height < 30, "the sizes before the zoom"
-        )

@@ -12,7 +12,7 @@ from agentgym_tui.screens.results import ResultsScreen
 from agentgym_tui.state.episode_list import UnreadableFile
 from runner.errors import StoreError
 from runner.types import Outcome
-from tests.support.console.fake_session import FakeSession, bus_session, empty_session
+from tests.support.console.fake_session import FakeSession, empty_session
 from tests.support.console.pilot import (
     by_name,
     console_app,
@@ -200,12 +200,6 @@ async def test_a_library_or_a_file_that_cannot_be_read_is_named_above_results_an
         await wait_for_widget_text(pilot, SUMMARY, "✗ 1 file cannot be read and is not counted; Episodes lists them")
         await pilot.press("F")
         await wait_for_widget_text(pilot, SUMMARY, "failed episode", "✗ 1 file cannot be read")
-
-
-async def test_a_watched_bus_says_that_it_has_no_stored_episodes() -> None:
-    async with console_pilot(bus_session()) as pilot:
-        await pilot.press("7")
-        await wait_until(pilot, lambda: "a watched bus has no stored episodes" in toast_text(pilot), "the reason")
 
 
 async def test_unsafe_names_are_made_safe_and_left_out_of_the_filter() -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 from msgspec.structs import asdict
 from ulid import ULID
 
@@ -18,14 +15,7 @@ from runner.types.episode_events import EpisodeEnded
 from tests.support.episodes import RecordedEpisode, make_trajectory
 
 
-@pytest.fixture
-def workspace(tmp_path: Path) -> Iterator[Workspace]:
-    workspace = Workspace(tmp_path, node="n", profile="p")
-    yield workspace
-    workspace.close()
-
-
-def test_totals_count_what_is_scored_and_errors_apart(workspace: Workspace, tmp_path: Path) -> None:
+def test_totals_count_what_is_scored_and_errors_apart(workspace: Workspace) -> None:
     first, second = str(ULID()), str(ULID())
     outcomes = [Outcome.SUCCESS, Outcome.FAILURE, Outcome.ERROR, Outcome.INTERRUPTED]
     for batch_id, outcome in [*((first, outcome) for outcome in outcomes), (second, Outcome.FAILURE)]:
@@ -37,7 +27,7 @@ def test_totals_count_what_is_scored_and_errors_apart(workspace: Workspace, tmp_
     unscored.start()
     known = asdict(make_trajectory(unscored.header, []))
     unscored.send(EpisodeEnded, trajectory=EvaluatedTrajectory(**known, evaluation={"rated": False}))
-    library = StateDirLibrary(lambda: tmp_path)
+    library = StateDirLibrary(lambda: workspace.data_dir)
     totals = {each.batch_id: each for each in read_batch_totals(library.result_source(), [first, second, "'; --"])}
     library.close()
     assert totals.keys() == {first, second}
@@ -47,7 +37,7 @@ def test_totals_count_what_is_scored_and_errors_apart(workspace: Workspace, tmp_
     assert started_at is not None and ended_at is not None and started_at <= ended_at
 
 
-def test_ended_batches_of_commands_without_a_node_are_found(workspace: Workspace, tmp_path: Path) -> None:
+def test_ended_batches_of_commands_without_a_node_are_found(workspace: Workspace) -> None:
     whole, stopped, running, listed = (str(ULID()) for _ in range(4))
     for batch_id, n_planned in ((whole, 2), (whole, 2), (stopped, 3), (running, 2), (listed, 1)):
         recording = RecordedEpisode(
@@ -62,7 +52,7 @@ def test_ended_batches_of_commands_without_a_node_are_found(workspace: Workspace
         recording.record_episode(1)
     playing = RecordedEpisode(workspace.store, workspace.index, batch_id=running, n_planned=2)
     playing.start()
-    library = StateDirLibrary(lambda: tmp_path)
+    library = StateDirLibrary(lambda: workspace.data_dir)
     found = library.unlisted_batches([listed])
     assert library.n_unlisted([listed, "unknown"]) == 3
     library.close()

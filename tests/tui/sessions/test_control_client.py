@@ -102,7 +102,7 @@ async def test_a_batch_is_started_and_its_episode_fetched(node: NodeProcess) -> 
 
 
 @pytest.mark.long
-async def test_a_rejected_request_raises_its_reason_and_hint(node: NodeProcess) -> None:
+async def test_a_rejected_request_raises_its_reason_and_hint(node: NodeProcess, tmp_path: Path) -> None:
     async with node_control(node) as control:
         with pytest.raises(ControlRequestError, match="pause: ") as rejected:
             await control.command("pause", batch_id=new_id())
@@ -110,11 +110,9 @@ async def test_a_rejected_request_raises_its_reason_and_hint(node: NodeProcess) 
             await control.start(StartArgs(batch_id="x", envs=["Wordle"]))
         with pytest.raises(ControlRequestError, match=r"episode: .*no episode"):
             await control.fetch_episode(new_id())
+        with pytest.raises(ControlRequestError):
+            await control.fetch_episode(f"../../{tmp_path.name}")
     assert isinstance(rejected.value.hint, str)
-
-
-@pytest.mark.long
-async def test_a_read_only_client_sends_no_commands(node: NodeProcess) -> None:
     async with node_control(node, read_only="watching only") as control:
         with pytest.raises(ControlRequestError, match="watching only"):
             await control.start(StartArgs(batch_id=new_id(), envs=["Wordle"]))
@@ -123,13 +121,17 @@ async def test_a_read_only_client_sends_no_commands(node: NodeProcess) -> None:
         assert (await control.fetch_list()).envs
 
 
-async def test_a_missing_connection_or_node_is_reported(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_connection_or_node_or_reply_is_reported(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.client.node_client.RETRY_INTERVAL_S", 0.01)
     with pytest.raises(ControlRequestError, match="not connected"):
         await NodeClient(lambda: None, lambda _: "n1").fetch_list()
     async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
         with pytest.raises(ControlRequestError, match="node missing does not answer"):
             await NodeClient(lambda: connection, lambda _: "missing").fetch_list()
+        await connection.client.subscribe(control_subject("n1"))
+        await connection.client.flush()
+        with pytest.raises(ControlRequestError, match="did not answer"):
+            await NodeClient(lambda: connection, lambda _: "n1", timeout_s=0.2).fetch_list()
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "*", ">", "a b", "x" * 65, "\r\nPUB x 0\r\n"])
@@ -155,9 +157,6 @@ async def test_an_invalid_reply_is_rejected(bus: Bus, reply: bytes) -> None:
     async with fake_node(bus, lambda _: reply) as control:
         with pytest.raises(ControlRequestError, match=r"list: the node (sent|replied)"):
             await control.fetch_list()
-
-
-async def test_a_result_of_another_type_is_rejected(bus: Bus) -> None:
     async with fake_node(bus, lambda request: ok(request, {"batches": 1})) as control:
         with pytest.raises(ControlRequestError, match="unreadable"):
             await control.fetch_list()
@@ -201,18 +200,3 @@ async def test_a_file_that_changes_during_the_fetch_is_fetched_again(bus: Bus) -
     versions = [chunked(b"first version", 4), *[chunked(b"second version!", 4)] * 10]
     async with fake_node(bus, lambda request: versions.pop(0)(request)) as control:
         assert await control.fetch_episode(new_id()) == b"second version!"
-
-
-async def test_a_node_that_does_not_reply_in_time_is_reported(bus: Bus) -> None:
-    async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
-        await connection.client.subscribe(control_subject("n1"))
-        await connection.client.flush()
-        with pytest.raises(ControlRequestError, match="did not answer"):
-            await NodeClient(lambda: connection, lambda _: "n1", timeout_s=0.2).fetch_list()
-
-
-@pytest.mark.long
-async def test_a_path_is_no_episode_id(node: NodeProcess, tmp_path: Path) -> None:
-    async with node_control(node) as control:
-        with pytest.raises(ControlRequestError):
-            await control.fetch_episode(f"../../{tmp_path.name}")

@@ -18,7 +18,7 @@ from tests.support.episodes import episode_header, finished_record, make_step, m
 RUNNING = episode_id(3)
 
 
-async def test_a_running_episode_comes_from_the_store_without_a_file() -> None:
+async def test_a_running_episode_comes_from_the_store_and_a_stored_one_from_its_file() -> None:
     session = busy_session()
     session.store.currency = "EUR"
     loaded = await load_episode(session, None, RUNNING)
@@ -27,16 +27,9 @@ async def test_a_running_episode_comes_from_the_store_without_a_file() -> None:
     assert loaded.data is None
     assert not loaded.missing_reason
     assert not session.fake_library.loaded
-
-
-async def test_a_stored_episode_comes_from_the_library_with_its_file() -> None:
-    session = busy_session()
-    session.store.currency = "EUR"
     loaded = await load_episode(session, row(1), episode_id(1))
-    assert loaded.episode.episode_id == episode_id(1)
-    assert loaded.data is not None
-    assert session.fake_library.loaded == [episode_id(1)]
-    assert loaded.episode.currency == "EUR"
+    assert (loaded.episode.episode_id, loaded.episode.currency) == (episode_id(1), "EUR")
+    assert loaded.data is not None and session.fake_library.loaded == [episode_id(1)]
 
 
 async def test_an_episode_with_a_damaged_file_is_shown_from_the_store() -> None:

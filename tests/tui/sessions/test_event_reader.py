@@ -67,13 +67,9 @@ async def reading(query: EventQuery, log: EventLog | None = None) -> AsyncIterat
             await task
 
 
-async def test_the_query_is_subscribed() -> None:
+async def test_a_pause_loses_nothing_and_counts_unread_messages() -> None:
     async with reading(EventQuery(("a.>",), START - timedelta(minutes=3))) as read:
         assert read.bus.opened == [(("a.>",), timedelta(minutes=3))]
-
-
-async def test_a_pause_loses_nothing_and_counts_unread_messages() -> None:
-    async with reading(EventQuery()) as read:
         read.publish(1, 2)
         await read.wait_until(lambda: read.numbers == [1, 2])
         read.reader.paused = True

@@ -58,24 +58,7 @@ async def test_opened_episodes_are_audited_and_nothing_is_written(tmp_path: Path
     assert not (tmp_path / "out").exists()
 
 
-async def test_a_selection_of_opened_files_is_exported_by_keyboard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record_episodes(tmp_path / "data", 3)
-    monkeypatch.chdir(tmp_path)
-    async with Console(FileSession([tmp_path / "data"])).run_test(size=(120, 40), notifications=True) as pilot:
-        await wait_for_widget_text(pilot, "#summary", "3 episodes")
-        await pilot.press("space", "space", "e")
-        await wait_for_text(pilot, "Export 2 episodes")
-        while "ATIF" not in screen_text(pilot.app):
-            await pilot.press("right")
-        await pilot.press("enter", "enter")
-        await wait_for_text(pilot, "✓", "2 episodes as ATIF")
-    found = msgspec.json.decode(await asyncio.to_thread((tmp_path / "episodes/manifest.json").read_bytes))
-    assert found["n_written"] == 2
-
-
-async def test_a_selection_of_opened_files_is_copied_into_an_archive_that_can_be_opened(
+async def test_a_selection_of_opened_files_is_exported_and_archived_by_keyboard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = record_episodes(tmp_path / "data", 3)
@@ -86,7 +69,15 @@ async def test_a_selection_of_opened_files_is_copied_into_an_archive_that_can_be
         await wait_for_widget_text(pilot, "#summary", "3 episodes")
         await pilot.press("space", "space", "A")
         await wait_until(pilot, lambda: "2 episodes copied into" in toast_text(pilot))
+        await pilot.press("e")
+        await wait_for_text(pilot, "Export 2 episodes")
+        while "ATIF" not in screen_text(pilot.app):
+            await pilot.press("right")
+        await pilot.press("enter", "enter")
+        await wait_for_text(pilot, "✓", "2 episodes as ATIF")
     assert modification_times(tmp_path / "data") == before
+    found = msgspec.json.decode(await asyncio.to_thread((tmp_path / "episodes/manifest.json").read_bytes))
+    assert found["n_written"] == 2
     [archive] = await asyncio.to_thread(lambda: [*tmp_path.glob("episodes-*.zip")])
     copied = scan_library(archive)
     assert [row.episode_id for row in copied.rows()] == [record.episode_id for record in reversed(records[1:])]

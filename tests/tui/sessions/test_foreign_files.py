@@ -20,6 +20,7 @@ from runner.cli import main
 from runner.formats.atif import encode_atif
 from runner.results.summary import summarize_results
 from runner.util.safe_values import encode
+from tests.support.console.line_views import line_text
 from tests.unit.formats.conftest import model_episode
 
 
@@ -52,6 +53,10 @@ def test_a_file_of_another_tool_is_shown_as_episodes(chats: Path) -> None:
     assert {str(outcome_cell(row).text)[0]: str(format_reward(row.reward)) for row in rows} == {"?": UNKNOWN, "✓": "1"}
     assert [problem.reason.split(":")[0] for problem in library.unreadable] == ["line 2"]
     assert sum(row.n for row in summarize_results(library.result_source())) == 2
+    episode, _ = library.load(next(row.episode_id for row in rows if row.env == "chats"))
+    first, *_, last = map(line_text, episode_heading(episode, "", "", 60, shares=[Cell("model 100%")]))
+    assert f"reward {UNKNOWN}" in first, "no reward is invented"
+    assert last.startswith("from OpenAI messages, which lacks: times") and len(last) == 60
 
 
 def test_a_folder_has_files_of_other_tools_and_logs(chats: Path, tmp_path: Path) -> None:
@@ -84,19 +89,6 @@ async def test_the_rows_of_a_session_arrive_while_the_file_is_read(
     assert not session.logs
     await session.run()
     assert session.store.n_stored == 2
-
-
-def test_what_a_file_lacks_is_said_in_a_narrow_terminal_and_no_reward_is_invented(chats: Path) -> None:
-    library = FileLibrary([chats])
-    rows = {row.env: row for part in library.scan() for row in part}
-    assert [str(format_reward(rows[env].reward)) for env in ("Maze", "chats")] == ["1", str(UNKNOWN)]
-    episode, _ = library.load(rows["chats"].episode_id)
-    first, *_, last = [
-        "".join(str(cell.text) for cell in line)
-        for line in episode_heading(episode, "", "", 60, shares=[Cell("model 100%")])
-    ]
-    assert f"reward {UNKNOWN}" in first
-    assert last.startswith("from OpenAI messages, which lacks: times") and len(last) == 60
 
 
 @pytest.mark.parametrize("content", [b'{"foo": 1}', b'{"foo": ', b"[1, 2]", b"PK\3\4garbage"])

@@ -80,31 +80,15 @@ def test_unchanged_files_are_listed_from_the_index_and_changed_ones_from_their_c
     replace_text(oldest, b"oracle", b"ORACLE", keep_time=True)  # recognized by the time of the status change
     replace_text(newest, b"oracle", b"ORACLE")
     assert [row.env for row in rows(data_dir, cache)] == [first[0].env, "kept", "kept", first[0].env]
-    assert [row.agent for row in rows(data_dir, cache)] == ["ORACLE", "oracle", "oracle", "ORACLE"]
-
-
-def test_a_file_that_replaces_another_one_with_the_same_times_and_size_is_read(data_dir: Path, tmp_path: Path) -> None:
-    rows(data_dir, tmp_path / "cache")
-    file = episode_files(data_dir)[0]
-    copy = file.with_name("copy")
-    shutil.copy2(file, copy)
-    replace_text(copy, b"oracle", b"ORACLE", keep_time=True)
-    copy.replace(file)
-    assert rows(data_dir, tmp_path / "cache")[-1].agent == "ORACLE"
-
-
-def test_rows_share_their_equal_texts(data_dir: Path, tmp_path: Path) -> None:
-    for _ in range(2):  # from the files, then from the index
-        first, second, *_ = rows(data_dir, tmp_path / "cache")
-        assert all(getattr(first, name) is getattr(second, name) for name in ("env", "agent", "profile"))
-
-
-def test_a_short_folder_leaves_nothing_in_the_cache(
-    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(file_library, "MIN_FILES", 5)
-    assert len(rows(data_dir, tmp_path / "cache")) == 4
-    assert not (tmp_path / "cache").exists()
+    known = rows(data_dir, cache)
+    assert [row.agent for row in known] == ["ORACLE", "oracle", "oracle", "ORACLE"]
+    assert all(getattr(known[1], name) is getattr(known[2], name) for name in ("env", "agent", "profile"))
+    assert all(getattr(first[0], name) is getattr(first[1], name) for name in ("env", "agent", "profile"))
+    copy = oldest.with_name("copy")
+    shutil.copy2(oldest, copy)  # a file that replaces another one with the same times and size
+    replace_text(copy, b"ORACLE", b"oracle", keep_time=True)
+    copy.replace(oldest)
+    assert [row.agent for row in rows(data_dir, cache)] == ["ORACLE", "oracle", "oracle", "oracle"]
 
 
 def test_kept_rows_are_known_at_once_until_the_scan_looks_at_their_files(
@@ -130,16 +114,6 @@ def test_kept_rows_are_known_at_once_until_the_scan_looks_at_their_files(
     assert len([*parts]) == 0 and library.rows() == rows(data_dir, None)
 
 
-def test_kept_rows_of_an_emptied_folder_are_dropped(data_dir: Path, tmp_path: Path) -> None:
-    rows(data_dir, tmp_path / "cache")
-    for file in episode_files(data_dir):
-        file.unlink()
-    library = FileLibrary([data_dir], tmp_path / "cache")
-    assert len(library.first_rows) == 4
-    assert [*library.scan()] == [[]] and library.rows() == []
-    assert summarize_results(library.result_source()) == []
-
-
 def test_new_and_deleted_files_change_the_index(data_dir: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     first = rows(data_dir, cache)
@@ -148,6 +122,12 @@ def test_new_and_deleted_files_change_the_index(data_dir: Path, tmp_path: Path) 
     second = rows(data_dir, cache)
     assert second == rows(data_dir, None) == rows(data_dir, cache)
     assert len(second) == len(first) + 1
+    for file in episode_files(data_dir):
+        file.unlink()
+    library = FileLibrary([data_dir], cache)
+    assert len(library.first_rows) == len(second)
+    assert [*library.scan()] == [[]] and library.rows() == []
+    assert summarize_results(library.result_source()) == []
 
 
 def test_an_interrupted_scan_keeps_what_it_has_read(
@@ -254,13 +234,18 @@ def test_the_folders_used_least_recently_are_forgotten(
     assert len(kept) == 2 and "opened-old" not in kept
 
 
-def test_files_are_listed_without_a_cache_that_cannot_be_written(data_dir: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert rows(data_dir, tmp_path / "file" / "cache") == rows(data_dir, None)
-
-
 def test_a_name_that_is_no_text_is_listed_and_kept(data_dir: Path, tmp_path: Path) -> None:
     file = episode_files(data_dir)[0]
     file.rename(file.with_name(os.fsdecode(b"\xff\xfe.json")))
     for _ in range(2):
         assert len(rows(data_dir, tmp_path / "cache")) == 4
+
+
+def test_a_short_folder_or_one_whose_cache_cannot_be_written_is_listed_without_it(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    assert rows(data_dir, tmp_path / "file" / "cache") == rows(data_dir, None)
+    monkeypatch.setattr(file_library, "MIN_FILES", 5)
+    assert len(rows(data_dir, tmp_path / "cache")) == 4
+    assert not (tmp_path / "cache").exists()

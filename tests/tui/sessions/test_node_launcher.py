@@ -19,7 +19,7 @@ from runner.client.node_folder import (
     read_last_lines,
     read_node_file,
 )
-from runner.errors import ConfigError, StoreError
+from runner.errors import ConfigError
 from runner.node.state_lock import StateLock, is_node_alive
 from tests.support.node_process import clean_environ
 
@@ -43,8 +43,13 @@ def run_console(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.long
-async def test_two_consoles_at_once_share_one_node(data_dir: Path) -> None:
+async def test_two_consoles_at_once_share_one_node_of_the_installed_package(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runner").mkdir()
+    (tmp_path / "runner" / "__init__.py").write_text("raise SystemExit('the wrong package')")
     location = state_location(data_dir)
+    monkeypatch.chdir(tmp_path)
     await asyncio.gather(ensure_node(location, None), ensure_node(location, None))
     first = read_node_file(data_dir)
     assert first is not None and first.node == "n1" and is_node_alive(data_dir)
@@ -52,18 +57,6 @@ async def test_two_consoles_at_once_share_one_node(data_dir: Path) -> None:
     second = read_node_file(data_dir)
     assert second is not None and second.boot == first.boot
     assert "--idle-exit" in psutil.Process(first.pid).cmdline()
-
-
-@pytest.mark.long
-async def test_a_package_named_runner_in_the_working_directory_is_not_started(
-    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "runner").mkdir()
-    (tmp_path / "runner" / "__init__.py").write_text("raise SystemExit('the wrong package')")
-    location = state_location(data_dir)
-    monkeypatch.chdir(tmp_path)
-    await ensure_node(location, None)
-    assert is_node_alive(data_dir)
 
 
 @pytest.mark.long
@@ -80,12 +73,6 @@ async def test_a_locked_directory_starts_no_second_node(data_dir: Path) -> None:
         assert not (data_dir / "logs").exists()
     finally:
         lock.release()
-
-
-async def test_a_directory_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="another folder with --data-dir"):
-        await ensure_node(state_location(tmp_path / "file" / "state"), None)
 
 
 def test_the_state_directory_is_located_as_in_the_runner(tmp_path: Path) -> None:
@@ -111,21 +98,15 @@ def test_only_the_last_lines_of_a_log_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_help_and_version_need_no_terminal() -> None:
+def test_help_and_version_need_no_terminal_and_wrong_arguments_print_the_usage() -> None:
     assert run_console("--version").stdout.startswith("agentgym-tui ")
     for arguments in ((), ("--help",), ("launch", "--help"), ("watch", "--help"), ("open", "--help")):
         done = run_console(*arguments)
         assert (done.returncode, done.stderr) == (0, "") and "usage: agentgym-tui" in done.stdout
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [("nonsense",), ("open",), ("watch", "--since", "yesterday"), ("launch", "--nats", "x"), ("--data-dir",)],
-)
-@pytest.mark.long
-def test_wrong_arguments_print_the_usage(arguments: tuple[str, ...]) -> None:
-    done = run_console(*arguments)
-    assert done.returncode == 2 and "usage:" in done.stderr
+    wrong = (("nonsense",), ("open",), ("watch", "--since", "yesterday"), ("launch", "--nats", "x"), ("--data-dir",))
+    for each in wrong:
+        done = run_console(*each)
+        assert done.returncode == 2 and "usage:" in done.stderr
 
 
 @pytest.mark.long
@@ -137,30 +118,27 @@ def test_without_a_terminal_one_line_explains_the_error(arguments: tuple[str, ..
     assert not (tmp_path / "state").exists()
 
 
-def test_no_slow_module_is_imported_before_the_first_paint() -> None:
-    slow = ["nats", "aiohttp", "httpx", "sqlite3", "yaml", "hydra", "ulid", "runner.config", "runner.store"]
-    slow += ["runner.events.codec"]
-    code = (
-        "import sys; from agentgym_tui import cli; from agentgym_tui import terminal;"
-        "import agentgym_tui.app, agentgym_tui.screens.live;"
-        "from agentgym_tui.sessions.bus_session import BusSession;"
-        "from agentgym_tui.sessions.bus_session import NodeSession;"
-        "from runner.client.node_folder import LaunchOptions;"
-        "BusSession(LaunchOptions()); NodeSession(LaunchOptions(), 'N');"
-        f"print([name for name in {slow} if name in sys.modules])"
-    )
+@pytest.mark.parametrize(
+    ("imported", "slow"),
+    [
+        (
+            "agentgym_tui.cli, agentgym_tui.terminal, agentgym_tui.app, agentgym_tui.screens.live\n"
+            "from agentgym_tui.sessions.bus_session import BusSession, NodeSession\n"
+            "from runner.client.node_folder import LaunchOptions\n"
+            "BusSession(LaunchOptions()); NodeSession(LaunchOptions(), 'N')",
+            "nats aiohttp httpx sqlite3 yaml hydra ulid runner.config runner.store runner.events.codec",
+        ),
+        (
+            "runner.bus.address, runner.bus.connection, runner.bus.rpc, runner.node.state_lock",
+            "aiohttp sqlite3 yaml runner.config runner.store",
+        ),
+    ],
+    ids=["the first paint", "a running node is shown"],
+)
+def test_no_slow_module_is_imported_before(imported: str, slow: str) -> None:
+    code = f"import sys, {imported}\nprint([name for name in {slow.split()} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n", os.fsdecode(done.stdout)
-
-
-def test_no_slow_module_is_imported_before_a_running_node_is_shown() -> None:
-    slow = ("aiohttp", "sqlite3", "yaml", "runner.config", "runner.store")
-    code = (
-        "import sys, runner.bus.address, runner.bus.connection, runner.bus.rpc, runner.node.state_lock;"
-        f"print([name for name in {slow} if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "[]\n"
 
 
 def test_a_running_node_is_found_without_its_profile(data_dir: Path) -> None:

@@ -83,7 +83,9 @@ async def test_a_console_without_a_profile_of_its_own_follows_the_node_to_anothe
                 assert console.store.profile_defaults
 
 
-async def test_a_changed_profile_is_reported_and_a_restart_resumes_what_ran(data_dir: Path, tmp_path: Path) -> None:
+async def test_a_restart_with_a_changed_profile_resumes_what_ran_unless_it_is_invalid(
+    data_dir: Path, tmp_path: Path
+) -> None:
     profile = write_profile(tmp_path / "p.yaml", "mine", "Maze", "Wordle")
     with NodeProcess(data_dir, "--config", str(profile)):
         async with running(node_session(data_dir)) as console:  # without --config it uses the profile of the node
@@ -113,6 +115,11 @@ async def test_a_changed_profile_is_reported_and_a_restart_resumes_what_ran(data
             await console.wait_until(lambda: status_of(console, waiting) == "queued")
             await console.control.command("cancel", batch_id=playing)
             await console.wait_until(lambda: status_of(console, waiting) == "completed")
+            boot = boot_of(data_dir)
+            profile.write_text("id: [")
+            with pytest.raises(ControlRequestError, match=r"was not restarted: .*p\.yaml"):
+                await console.session.restart_node()
+            assert boot_of(data_dir) == boot and is_node_alive(data_dir)
 
 
 async def test_a_changed_key_is_reported_and_a_restart_uses_it(
@@ -140,19 +147,7 @@ async def test_a_changed_key_is_reported_and_a_restart_uses_it(
                 await console.wait_until(lambda: console.store.profile_difference is None)
 
 
-async def test_an_invalid_profile_leaves_the_node_running(data_dir: Path, tmp_path: Path) -> None:
-    profile = write_profile(tmp_path / "p.yaml", "mine", "Maze")
-    with NodeProcess(data_dir, "--config", str(profile)):
-        async with running(node_session(data_dir, config=str(profile))) as console:
-            await console.wait_until_connected()
-            before = boot_of(data_dir)
-            profile.write_text("id: [")
-            with pytest.raises(ControlRequestError, match=r"was not restarted: .*p\.yaml"):
-                await console.session.restart_node()
-            assert boot_of(data_dir) == before and is_node_alive(data_dir)
-
-
-async def test_a_stopped_node_starts_again_and_its_batches_can_be_resumed(data_dir: Path) -> None:
+async def test_a_stopped_node_starts_again_resumes_its_batches_and_drains(data_dir: Path) -> None:
     async with running(node_session(data_dir)) as console:
         await console.wait_until_connected()
         playing = await console.start("Maze", repeat=2_000)
@@ -171,15 +166,10 @@ async def test_a_stopped_node_starts_again_and_its_batches_can_be_resumed(data_d
         await console.wait_until(lambda: len(console.finished(playing)) > n_before)
         with contextlib.suppress(ControlRequestError):  # on a busy machine the node has played the rest by now
             await console.control.command("cancel", batch_id=playing)
-
-
-async def test_a_drained_node_ends_after_all_batches(data_dir: Path) -> None:
-    async with running(node_session(data_dir)) as console:
-        await console.wait_until_connected()
-        batch_ids = [await console.start(env, repeat=3) for env in ("Maze", "Wordle")]
+        drained = [await console.start(env, repeat=3) for env in ("Maze", "Wordle")]
         await console.session.stop_node(drain=True)
         await console.wait_until(lambda: "has stopped" in console.store.link.cause)
-        assert [status_of(console, each) for each in batch_ids] == ["completed", "completed"]
+        assert [status_of(console, each) for each in drained] == ["completed", "completed"]
 
 
 async def test_the_node_is_shown_running_while_it_plays_and_its_log_can_be_opened(data_dir: Path) -> None:

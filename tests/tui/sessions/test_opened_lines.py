@@ -71,15 +71,8 @@ def test_a_journal_is_listed_and_opened_as_an_unfinished_episode(tmp_path: Path)
     assert content.startswith(b'{"schema":1')
     assert library.path(row.episode_id) == recording.journal
     assert library.unreadable == []
-
-
-def test_a_copied_journal_is_an_episode_too(tmp_path: Path) -> None:
-    recording = unfinished_episode(tmp_path / "data")
-    copy = tmp_path / "copy.journal.jsonl"
-    copy.write_bytes(recording.journal.read_bytes())
-    library = listed(tmp_path)
-    assert [row.episode_id for row in library.rows()] == [recording.header.episode_id]
-    assert library.path(recording.header.episode_id) == copy
+    copy = recording.journal.rename(tmp_path / "copy.journal.jsonl")
+    assert listed(copy).path(row.episode_id) == copy
 
 
 def test_an_episode_file_takes_precedence_over_its_journal(tmp_path: Path) -> None:
@@ -131,14 +124,10 @@ def test_other_lines_are_logs_and_their_number_is_bounded(tmp_path: Path, monkey
     library = listed(tmp_path)
     assert [isinstance(file, FoundLog) for file in library.unreadable] == [True, True, False]
     assert "more than 2 logs" in library.unreadable[-1].reason
-
-
-def test_the_logs_of_a_state_directory_are_listed(tmp_path: Path) -> None:
-    record_episodes(tmp_path)
-    (tmp_path / "logs").mkdir()
-    for name in ("batches.jsonl", "logs/node.log"):
-        (tmp_path / name).write_bytes(b"{}\n")
-    library = listed(tmp_path)
+    record_episodes(tmp_path / "state")
+    for name in ("batches.jsonl", "node.log"):
+        (tmp_path / "state" / name).write_bytes(b"{}\n")
+    library = listed(tmp_path / "state")
     assert texts(library) == [("batches.jsonl", "3 bytes"), ("node.log", "3 bytes")]
     assert len(library.rows()) == 1
 

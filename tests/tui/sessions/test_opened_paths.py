@@ -94,15 +94,9 @@ async def test_a_session_reports_its_progress_while_reading_files(tmp_path: Path
     _, data = record_file(tmp_path)
     for number in range(60):
         (tmp_path / "runs" / f"{number}.json").write_bytes(data)
+    assert FileLibrary([tmp_path]).progress == (0, 0)
     session, reported = FileSession([tmp_path]), list[ReadProgress | None]()
     session.store.on_change = lambda: reported.append(session.store.read_progress)
     await session.run()
     assert [progress for progress in reported if progress] == [(50, 61), (61, 61)]
     assert session.store.read_progress is None
-
-
-def test_a_library_reports_its_progress(tmp_path: Path) -> None:
-    library = FileLibrary([tmp_path])
-    assert library.progress == (0, 0)
-    record_file(tmp_path)
-    assert [library.progress for _ in library.scan()] == [(1, 1)]

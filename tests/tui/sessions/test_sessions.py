@@ -37,19 +37,12 @@ def open_data_dir(data_dir: Path) -> Path:
 
 
 @pytest.mark.long
-async def test_a_state_directory_that_every_user_can_change_is_reported(open_data_dir: Path) -> None:
+async def test_a_node_is_started_and_keeps_running_after_the_console(open_data_dir: Path) -> None:
     data_dir = open_data_dir
     async with running(node_session(data_dir)) as console:
-        await console.wait_until(lambda: console.store.notice_list.newest is not None)
-        assert (notice := console.store.notice_list.newest) is not None
-        assert notice.text.startswith(f"{data_dir} can be changed by every user of this machine")
         await console.wait_until_connected()
-
-
-@pytest.mark.long
-async def test_a_node_is_started_and_keeps_running_after_the_console(data_dir: Path) -> None:
-    async with running(node_session(data_dir)) as console:
-        await console.wait_until_connected()
+        reported = f"{data_dir} can be changed by every user of this machine"
+        await console.wait_until(lambda: any(each.text.startswith(reported) for each in console.store.notices))
         assert (console.session.data_dir, console.session.title) == (data_dir, "node n1")
         assert console.store.link.address.startswith("nats://127.0.0.1:")
         assert console.store.envs["Wordle"].tier == "lightweight"
@@ -66,15 +59,6 @@ async def test_a_node_is_started_and_keeps_running_after_the_console(data_dir: P
     assert is_node_alive(data_dir)
     assert (data_dir / "logs" / "node-start.log").stat().st_mode & 0o777 == 0o600
     assert os.getsid(pid_of(data_dir)) != os.getsid(0)
-
-
-@pytest.mark.long
-async def test_a_running_node_is_attached_under_its_own_name(data_dir: Path) -> None:
-    with NodeProcess(data_dir, name="other") as node:
-        async with running(node_session(data_dir)) as console:
-            await console.wait_until_connected()
-            assert console.session.title == "node other" and list(console.store.nodes) == ["other"]
-        assert pid_of(data_dir) == node.pid
 
 
 @pytest.mark.long
@@ -180,27 +164,29 @@ async def test_a_running_node_is_shown_before_its_profile_is_read(
         return read(locator)
 
     monkeypatch.setattr(StateLocator, "find", wait_and_read)
-    with NodeProcess(data_dir):
+    with NodeProcess(data_dir, name="other") as node:
         async with running(node_session(data_dir)) as console:
             await console.wait_until_connected()
+            assert console.session.title == "node other" and list(console.store.nodes) == ["other"]
             assert console.store.envs["Wordle"].tier == ""
             may_read.set()
             await console.wait_until(lambda: console.store.envs["Wordle"].tier == "lightweight")
             batch_id = await console.start("Wordle", repeat=2)
             await console.wait_until(lambda: len(console.finished(batch_id)) == 2)
+        assert pid_of(data_dir) == node.pid
 
 
-async def test_a_state_directory_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
+async def test_a_node_that_cannot_be_located_or_found_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    async with running(node_session(tmp_path / "file" / "state")) as console:
-        await console.wait_until(lambda: console.store.link.status == "failed")
-        assert "file" in console.store.link.cause
-
-
-async def test_an_invalid_node_name_is_rejected_with_the_reason(tmp_path: Path) -> None:
-    async with running(node_session(tmp_path, node="a.b")) as console:
-        await console.wait_until(lambda: console.store.link.status == "failed")
-        assert "--node" in console.store.link.cause
+    for session, cause in (
+        (node_session(tmp_path / "file" / "state"), "another folder with --data-dir"),
+        (node_session(tmp_path, node="a.b"), "--node"),
+        (BusSession(LaunchOptions(data_dir=str(tmp_path / "none"))), "--nats"),
+    ):
+        async with running(session) as console:
+            await console.wait_until(lambda: console.store.link.status == "failed")
+            assert cause in console.store.link.cause
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.long
@@ -259,27 +245,16 @@ async def test_an_invalid_url_is_reported_without_its_password(tmp_path: Path, u
         assert "bus URL" in console.store.link.cause and "hunter22" not in console.store.link.cause
 
 
-async def test_watching_without_a_node_names_the_nats_option(tmp_path: Path) -> None:
-    async with running(BusSession(LaunchOptions(data_dir=str(tmp_path / "none")))) as console:
-        await console.wait_until(lambda: console.store.link.status == "failed")
-        assert "--nats" in console.store.link.cause
-    assert not (tmp_path / "none").exists()
-
-
 @pytest.mark.parametrize("currency", ["EUR", None])
-async def test_costs_of_opened_files_have_the_currency_of_the_newest_one(tmp_path: Path, currency: str | None) -> None:
-    record_episodes(tmp_path, 2, currency=currency)
-    async with running(FileSession([tmp_path])) as console:
-        await console.wait_until(lambda: console.store.link.cause == "files")
-        assert console.store.currency == (currency or "")
-
-
-async def test_files_are_shown_without_a_bus(tmp_path: Path) -> None:
-    records = record_episodes(tmp_path, 3)
+async def test_files_are_shown_without_a_bus_in_the_currency_of_the_newest_one(
+    tmp_path: Path, currency: str | None
+) -> None:
+    records = record_episodes(tmp_path, 3, currency=currency)
     async with running(FileSession([tmp_path])) as console:
         await console.wait_until(lambda: console.store.link.cause == "files")
         assert console.session.read_only and console.session.control is None
         assert console.session.library is not None and len(console.session.library.rows()) == 3
         assert len(console.store.rewards["Maze"]) == len(records)
+        assert console.store.currency == (currency or "")
         with pytest.raises(ControlRequestError):
             await console.session.start_node()

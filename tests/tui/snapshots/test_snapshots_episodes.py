@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.pilot import Pilot
 
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.sessions.episode_files import episode_from_record
@@ -18,13 +17,12 @@ from runner.store.passages import Hit, PassageKind
 from runner.types import Action, Outcome
 from runner.util.safe_values import encode
 from tests.support.are_episodes import MISSED, are_record
-from tests.support.console.fake_session import FakeSession, busy_session, empty_session, error_session, files_session
+from tests.support.console.fake_session import FakeSession, busy_session, error_session, files_session
 from tests.support.console.known_texts import with_texts
-from tests.support.console.pilot import SIZE, console_app, wait_for_widget_text
+from tests.support.console.pilot import SIZE, SMALL, console_app
 from tests.support.console.samples import HOSTILE, batch_id, episode, episode_id, row, span, step, user
-from tests.support.console.snapshots import ALL_SIZES, SIZES, TABLE_SIZES, RunBefore, SnapCompare, stop_cursor_blink
+from tests.support.console.snapshots import ALL_SIZES, LARGE, PicturesOf
 
-pytestmark = pytest.mark.usefixtures("utc")
 ENVS = ("Wordle", "BabyAI", "TextCraft", "Maze")
 AGENTS = (("oracle", None), ("react", "qwen35_9b"), ("random", None))
 OUTCOMES = (
@@ -87,66 +85,45 @@ def _load(session: FakeSession, wanted_id: str) -> tuple[Episode, bytes]:
     return long_episode(stored.task_index, str(stored.outcome)), data
 
 
-def when_listed(*texts: str, keys: tuple[str, ...] = ()) -> RunBefore:
-    """Open the list of episodes, wait for texts of its summary and press keys."""
-
-    async def run_before(pilot: Pilot[None]) -> None:
-        stop_cursor_blink(pilot)
-        await pilot.press("2")
-        await wait_for_widget_text(pilot, "#summary", *texts)
-        await pilot.press(*keys)
-        await pilot.pause()
-
-    return run_before
-
-
-def when_opened(session: FakeSession, key: str, selector: str, text: str, *keys: str) -> RunBefore:
-    """Open an episode, press keys and wait for a text of a widget."""
-
-    async def run_before(pilot: Pilot[None]) -> None:
-        await pilot.app.push_screen(EpisodeScreen(session, key))
-        await wait_for_widget_text(pilot, "#steps", "guess")
-        await pilot.press(*keys)
-        await wait_for_widget_text(pilot, selector, text)
-        await pilot.pause()
-
-    return run_before
-
-
-@ALL_SIZES
-def test_list_of_stored_and_running_episodes(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+async def test_stored_and_running_episodes(pictures_of: PicturesOf) -> None:
     session = with_history(FakeSession(busy_session().store))
-    session.fake_library.stored = [each for each in session.fake_library.stored if each.task_index > 20]
-    before = when_listed("episodes", "running", "1 file", keys=("j", "j"))
-    assert snap_compare(console_app(session), terminal_size=size, run_before=before)
+    every = session.fake_library.stored
+    session.fake_library.stored = [each for each in every if each.task_index > 20]
+    async with pictures_of(console_app(session)) as pictures:
+        await pictures.show("2", texts=("episodes", "running", "1 file"))
+        await pictures.compare("list", "j", "j", sizes=ALL_SIZES)
 
 
-def test_empty_list(snap_compare: SnapCompare) -> None:
-    session = empty_session()
-    session.fake_library.stored = []
-    assert snap_compare(console_app(session), run_before=when_listed("0 episodes"))
+async def test_views_of_an_episode(pictures_of: PicturesOf) -> None:
+    session = with_history(busy_session())
+    app = console_app(session)
+    async with pictures_of(app) as pictures:
+        await app.push_screen(EpisodeScreen(session, episode_id(3)))
+        await pictures.compare("running", texts=("guess", "the word may be"))
+        await app.push_screen(EpisodeScreen(session, episode_id(2)))
+        await pictures.compare("trace", "w", texts=("guess", "agent.act"))
+        await app.push_screen(EpisodeScreen(session, episode_id(1)))
+        await pictures.compare("json", "d", texts=("guess", "schema"))
 
 
-def test_list_when_the_library_fails(snap_compare: SnapCompare, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_list_when_the_library_fails(pictures_of: PicturesOf, monkeypatch: pytest.MonkeyPatch) -> None:
     session = error_session()
     monkeypatch.setattr(session.fake_library, "rows", lambda: session.fake_library.load(HOSTILE))
-    assert snap_compare(console_app(session), run_before=when_listed("✗ there is no episode"))
+    async with pictures_of(console_app(session)) as pictures:
+        await pictures.compare("list", "2", texts=("✗ there is no episode",))
 
 
-def test_filtered_list(snap_compare: SnapCompare) -> None:
-    session = with_history(files_session(0))
-
-    async def run_before(pilot: Pilot[None]) -> None:
-        await wait_for_widget_text(pilot, "#summary", "44 episodes")
-        stop_cursor_blink(pilot)
-        await pilot.press("slash", *"textcraft success")
-        await wait_for_widget_text(pilot, "#summary", "match textcraft success")
-
-    assert snap_compare(console_app(session), run_before=run_before)
+async def test_list_is_filtered_and_sorted(pictures_of: PicturesOf) -> None:
+    async with pictures_of(console_app(with_history(files_session(0)))) as pictures:
+        await pictures.show(texts=("44 episodes",))
+        await pictures.compare("filtered", "slash", *"textcraft success", texts=("match textcraft success",))
+        await pictures.show("escape", texts=("44 episodes",))
+        await pictures.compare("sorted", "o", "o", "o", "o", "O", "j")
+        await pictures.show("O", "o", "k", texts=("44 episodes",))
+        await pictures.compare("damaged", "j", "enter", texts=("✗ cannot be shown",))
 
 
-@TABLE_SIZES
-def test_lines_that_a_search_has_found(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+async def test_lines_that_a_search_has_found(pictures_of: PicturesOf) -> None:
     session = with_history(files_session(0))
     episode_ids = [each.episode_id for each in session.fake_library.stored][::-3]
     texts: list[tuple[int | None, PassageKind, str]] = [
@@ -162,41 +139,26 @@ def test_lines_that_a_search_has_found(snap_compare: SnapCompare, size: tuple[in
         for n, episode_id in enumerate(episode_ids)
     }
     with_texts(session, lines, SearchProgress(3_120, 10_000))
-
-    async def run_before(pilot: Pilot[None]) -> None:
-        await wait_for_widget_text(pilot, "#summary", "44 episodes")
-        await pilot.press("slash", *'text:"locked door"', "enter")
-        await wait_for_widget_text(pilot, "#summary", "15 match")
-        await pilot.press("L", "j")
-        await wait_for_widget_text(pilot, "#summary", "15 episodes read")
-
-    assert snap_compare(console_app(session), terminal_size=size, run_before=run_before)
+    async with pictures_of(console_app(session)) as pictures:
+        await pictures.show(texts=("44 episodes",))
+        await pictures.show("slash", *'text:"locked door"', "enter", texts=("15 match",))
+        await pictures.compare("lines", "L", "j", texts=("15 episodes read",), sizes=(SMALL, LARGE))
 
 
-def test_sorted_list(snap_compare: SnapCompare) -> None:
-    before = when_listed("44 episodes", keys=("o", "o", "o", "o", "O", "j"))
-    assert snap_compare(console_app(with_history(files_session(0))), run_before=before)
-
-
-@SIZES
-def test_transcript_of_an_episode(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+async def test_transcript_of_an_episode_and_a_search_in_all_of_it(pictures_of: PicturesOf) -> None:
     session = with_history(files_session(0))
-    before = when_opened(session, episode_id(44), "#transcript", "Round 2", "j", "j")
     session.fake_library.stored = [row(44, outcome=Outcome.ERROR, error_type="EnvironmentFault")]
-    assert snap_compare(console_app(session), terminal_size=size, run_before=before)
-
-
-def test_search_in_the_whole_episode(snap_compare: SnapCompare) -> None:
-    keys = ["f", "K", "slash", *"Round", "enter", "n", "n"]
-    before = when_opened(session := with_history(files_session(0)), episode_id(44), "#whole", "Round 2", *keys)
+    app = console_app(session)
+    async with pictures_of(app) as pictures:
+        await app.push_screen(EpisodeScreen(session, episode_id(44)))
+        await pictures.show(texts=("guess",))
+        await pictures.compare("transcript", "j", "j", texts=("Round 2",), sizes=(SMALL, SIZE))
     session.fake_library.stored = [row(44)]
-    assert snap_compare(console_app(session), run_before=before)
-
-
-def test_trace_of_an_episode(snap_compare: SnapCompare) -> None:
-    session = with_history(busy_session())
-    before = when_opened(session, episode_id(2), "#trace", "agent.act", "w")
-    assert snap_compare(console_app(session), run_before=before)
+    app = console_app(session)
+    async with pictures_of(app) as pictures:
+        await app.push_screen(EpisodeScreen(session, episode_id(44)))
+        await pictures.show(texts=("guess",))
+        await pictures.compare("whole", "f", "K", "slash", *"Round", "enter", "n", "n", texts=("Round 2",))
 
 
 def walked_episode() -> Episode:
@@ -211,58 +173,25 @@ def walked_episode() -> Episode:
     return episode(1, env="BabyAI", steps=steps, reset_world=start)
 
 
-def test_world_of_an_episode(snap_compare: SnapCompare) -> None:
+async def test_world_of_an_episode(pictures_of: PicturesOf) -> None:
     session = files_session(0)
     session.fake_library.stored = [row(1, env="BabyAI")]
     session.fake_library.load = lambda _: (walked_episode(), b"{}")  # type: ignore[method-assign, assignment]
-    before = when_opened(session, episode_id(1), "#world", "Mission", "W", "shift+tab", "j")
-    assert snap_compare(console_app(session), run_before=before)
+    app = console_app(session)
+    async with pictures_of(app) as pictures:
+        await app.push_screen(EpisodeScreen(session, episode_id(1)))
+        await pictures.show(texts=("guess",))
+        await pictures.compare("world", "W", "shift+tab", "j", texts=("Mission",))
 
 
-def test_json_of_an_episode(snap_compare: SnapCompare) -> None:
-    session = with_history(busy_session())
-    before = when_opened(session, episode_id(1), "#json", "schema", "d")
-    assert snap_compare(console_app(session), run_before=before)
-
-
-def test_running_episode(snap_compare: SnapCompare) -> None:
-    session = busy_session()
-    before = when_opened(session, episode_id(3), "#transcript", "the word may be")
-    assert snap_compare(console_app(session), run_before=before)
-
-
-def test_damaged_episode(snap_compare: SnapCompare) -> None:
-    session = with_history(files_session(0))
-
-    async def run_before(pilot: Pilot[None]) -> None:
-        await wait_for_widget_text(pilot, "#summary", "44 episodes")
-        await pilot.press("j", "enter")
-        await wait_for_widget_text(pilot, "#transcript", "cannot be shown")
-        await wait_for_widget_text(pilot, "#heading", "✗ cannot be shown")
-
-    assert snap_compare(console_app(session), run_before=run_before)
-
-
-def are_session(evaluation: dict[str, Any]) -> FakeSession:
-    """Return a files session with one episode of ARE."""
-    record = are_record(evaluation, episode_id=episode_id(1), batch_id=batch_id(0))
+async def test_episode_of_are(pictures_of: PicturesOf) -> None:
+    record = are_record(MISSED, episode_id=episode_id(1), batch_id=batch_id(0))
     session = files_session(0)
     session.fake_library.stored = [episode_row(record)]
     session.fake_library.load = lambda _: (episode_from_record(record), encode(record))  # type: ignore[method-assign, assignment]
-    return session
-
-
-@pytest.mark.parametrize(
-    ("key", "text"), [("t", "tool call SystemApp"), ("v", "missed")], ids=["transcript", "evaluation"]
-)
-def test_episode_of_are(snap_compare: SnapCompare, key: str, text: str) -> None:
-    session = are_session(MISSED)
-
-    async def run_before(pilot: Pilot[None]) -> None:
-        await pilot.app.push_screen(EpisodeScreen(session, episode_id(1)))
-        await wait_for_widget_text(pilot, "#steps", "EmailClientApp")
-        await pilot.press(key)
-        await wait_for_widget_text(pilot, "#transcript" if key == "t" else "#evaluation", text)
-        await pilot.pause()
-
-    assert snap_compare(console_app(session), terminal_size=SIZE, run_before=run_before)
+    app = console_app(session)
+    async with pictures_of(app) as pictures:
+        await app.push_screen(EpisodeScreen(session, episode_id(1)))
+        await pictures.show(texts=("EmailClientApp",))
+        await pictures.compare("transcript", "t", texts=("tool call SystemApp",), sizes=(SIZE,))
+        await pictures.compare("evaluation", "v", texts=("missed",), sizes=(SIZE,))

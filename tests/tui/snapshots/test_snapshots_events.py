@@ -1,9 +1,11 @@
+"""The bus and log files."""
+
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
-from textual.pilot import Pilot
 
 from runner.events.codec import encode
 from runner.events.live import LiveBatch, LiveItem
@@ -11,7 +13,8 @@ from runner.events.subjects import BATCH_COMPLETED, EPISODE_COMPLETED, LIVE_STRE
 from runner.subscribe.buffer import RawMessage
 from tests.support.console.fake_session import FakeSession, busy_session
 from tests.support.console.hostile_console import hostile_messages
-from tests.support.console.pilot import SIZE, console_app, wait_for_widget_text
+from tests.support.console.log_consoles import log_line, logs_app
+from tests.support.console.pilot import SIZE, SMALL, console_app
 from tests.support.console.samples import (
     BOOT,
     HOSTILE,
@@ -23,9 +26,7 @@ from tests.support.console.samples import (
     timestep,
     token,
 )
-from tests.support.console.snapshots import SIZES, TABLE_SIZES, RunBefore, SnapCompare, stop_cursor_blink
-
-pytestmark = pytest.mark.usefixtures("utc")
+from tests.support.console.snapshots import LARGE, PicturesOf
 
 
 def message_at(second: float, subject: str, payload: bytes, **headers: str) -> RawMessage:
@@ -69,43 +70,68 @@ def hostile_bus() -> FakeSession:
     return session
 
 
-def when_shown(selector: str, *texts: str, keys: tuple[str, ...] = ()) -> RunBefore:
-    """Open the events screen, wait for texts of a widget and press keys."""
-
-    async def run_before(pilot: Pilot[None]) -> None:
-        await pilot.press("3")
-        stop_cursor_blink(pilot)
-        await wait_for_widget_text(pilot, selector, *texts)
-        await pilot.press(*keys)
-        await pilot.pause(0.25)
-
-    return run_before
-
-
-@TABLE_SIZES
-def test_busy_bus(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
-    before = when_shown("#payload", '"n_episodes": 10')
-    assert snap_compare(console_app(busy_bus()), terminal_size=size, run_before=before)
+async def test_messages_of_a_busy_bus(pictures_of: PicturesOf) -> None:
+    texts = ('"n_episodes": 10',)
+    async with pictures_of(console_app(busy_bus())) as pictures:
+        await pictures.compare("messages", "3", texts=texts, sizes=(SMALL, LARGE))
+    async with pictures_of(console_app(busy_bus()), SIZE) as pictures:
+        await pictures.show("3", texts=texts)
+        sort_and_widen = ("plus", "t", "o", "greater_than_sign", "greater_than_sign")
+        await pictures.compare("sorted", *sort_and_widen, texts=texts, sizes=(SIZE,))
+    async with pictures_of(console_app(busy_bus()), SIZE) as pictures:
+        await pictures.show("3", texts=texts)
+        await pictures.compare("headers", "k", "v", "v", "v", "space", "t", sizes=(SIZE, SMALL))
 
 
-@SIZES
-def test_paused_bus_with_subject_tree_and_headers(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
-    before = when_shown("#payload", '"n_episodes": 10', keys=("k", "v", "v", "v", "space", "t"))
-    assert snap_compare(console_app(busy_bus()), terminal_size=size, run_before=before)
+async def test_hex_view_of_hostile_messages(pictures_of: PicturesOf) -> None:
+    async with pictures_of(console_app(hostile_bus())) as pictures:
+        await pictures.show("3", texts=("⚠",))
+        await pictures.compare("hex", "v", "v", sizes=(SMALL, SIZE))
 
 
-@SIZES
-def test_hex_view_of_hostile_messages(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
-    before = when_shown("#messages", "⚠", keys=("v", "v"))
-    assert snap_compare(console_app(hostile_bus()), terminal_size=size, run_before=before)
+async def test_bus_without_messages(pictures_of: PicturesOf) -> None:
+    async with pictures_of(console_app(busy_session())) as pictures:
+        await pictures.compare("messages", "3", "J", texts=("No messages yet",))
 
 
-def test_bus_without_messages(snap_compare: SnapCompare) -> None:
-    before = when_shown("#nothing", "No messages yet", keys=("J",))
-    assert snap_compare(console_app(busy_session()), run_before=before)
+def log_data() -> bytes:
+    kinds = ("episode.started", "timestep", "token", "token", "span", "token")
+    json_lines = [
+        log_line(n, kinds[n % 6], episode_id=f"01KA{n // 50:022}", text="word " * (n % 17)) for n in range(400)
+    ]
+    return "".join(json_lines).encode() + b"2026-03-04 05:20:00,123 ERROR runner.node the broker is gone\n{}\n"
 
 
-def test_sorted_subject_tree_with_resized_panes(snap_compare: SnapCompare) -> None:
-    keys = ("plus", "t", "o", "greater_than_sign", "greater_than_sign")
-    before = when_shown("#payload", '"n_episodes": 10', keys=keys)
-    assert snap_compare(console_app(busy_bus()), terminal_size=SIZE, run_before=before)
+def written(name: str, data: bytes) -> Path:
+    Path(name).write_bytes(data)
+    return Path(name)
+
+
+@pytest.fixture
+def in_tmp_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Open logs by relative names, so that the screen shows no temporary folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+async def test_lines_of_a_log(pictures_of: PicturesOf, in_tmp_path: None) -> None:
+    log = written("events.jsonl", log_data())
+    async with pictures_of(logs_app(log, Path("other.log"))) as pictures:
+        await pictures.show(texts=("402 lines",))
+        await pictures.compare("end", "G", "k", "k")
+    async with pictures_of(logs_app(log)) as pictures:
+        await pictures.show(texts=("402 lines",))
+        await pictures.show("slash", *"timestep", "enter", texts=("67 match",))
+        await pictures.compare("filtered", "j", "v", "J")
+
+
+async def test_hostile_lines_of_a_log(pictures_of: PicturesOf, in_tmp_path: None) -> None:
+    text = HOSTILE.replace("\n", " ").encode("utf-8", "replace")
+    lines = [text, b"x" * 3_000_000, b"", b'{"kind": "' + text + b'"}', b"\xff\x9b"]
+    async with pictures_of(logs_app(written("hostile.log", b"\n".join(lines)))) as pictures:
+        await pictures.show(texts=("5 lines",))
+        await pictures.compare("lines", "v", "v", sizes=(SMALL, SIZE))
+
+
+async def test_a_log_that_cannot_be_read(pictures_of: PicturesOf, in_tmp_path: None) -> None:
+    async with pictures_of(logs_app(Path("none.jsonl"))) as pictures:
+        await pictures.compare("log", texts=("cannot be read",))

@@ -143,16 +143,13 @@ def test_reasoning_and_tool_calls_are_grouped_like_text(part: DeltaPart, call: i
         ([4, 4], [0], {0, 1, 2, 3}),
     ],
 )
-def test_missing_sequence_numbers_are_awaited(seqs: list[int], new: list[int], missing: set[int]) -> None:
+def test_missing_sequence_numbers_are_awaited_or_counted(seqs: list[int], new: list[int], missing: set[int]) -> None:
     tracker = SequenceTracker()
     assert [place for place, seq in enumerate(seqs) if tracker.accept(seq)] == new and tracker.awaited == missing
     assert not any(map(tracker.accept, seqs))
     late = sorted(missing) or [seqs[-1] + 1]
     assert all(map(tracker.accept, [*late, 200]))
     assert tracker.awaited == set(range(tracker.next_seq)) - {*seqs, *late, 200}
-
-
-def test_missing_sequence_numbers_beyond_the_limit_are_only_counted() -> None:
     tracker = SequenceTracker(max_awaited=5)
     assert tracker.accept(10) and tracker.accept(12)
     assert (tracker.awaited, tracker.n_lost, tracker.n_missing) == ({5, 6, 7, 8, 9}, 6, 11)
@@ -167,22 +164,17 @@ def test_the_answer_keeps_the_endpoint_of_its_inference() -> None:
     assert episode.streaming is not None and (episode.streaming.endpoint, episode.streaming.text) == ("e2", "so ")
 
 
-def test_the_first_nonempty_reset_observation_is_kept() -> None:
-    store = RunStore()
-    steps = [timestep(index=0, reset_observation=[]), timestep(index=1, reset_observation=[user("the beginning")])]
-    store.apply_events([live(*steps)])
-    (episode,) = store.episodes.values()
-    assert episode.reset_observation == [user("the beginning")]
-
-
-def test_a_repeated_step_does_not_change_the_reset_observation() -> None:
-    store = RunStore()
-    store.apply_events([live(timestep(index=0, reset_observation=[]))])
-    store.apply_events(
-        [live(timestep(index=0, reset_observation=[user("another")]), timestep(index=1, reset_observation=[]))]
+def test_the_first_nonempty_reset_observation_is_kept_and_a_repeated_step_does_not_change_it() -> None:
+    first, second, repeated = (
+        timestep(index=index, reset_observation=texts)
+        for index, texts in ((0, []), (1, [user("the beginning")]), (0, [user("another")]))
     )
-    (episode,) = store.episodes.values()
-    assert len(episode.steps) == 2 and episode.reset_observation == []
+    for items, observation in (([first, second], [user("the beginning")]), ([first, repeated], [])):
+        store = RunStore()
+        for item in items:
+            store.apply_events([live(item)])
+        (episode,) = store.episodes.values()
+        assert (len(episode.steps), episode.reset_observation) == (len({each.index for each in items}), observation)
 
 
 def test_many_items_are_split_into_ordered_portions() -> None:
@@ -194,10 +186,7 @@ def test_many_items_are_split_into_ordered_portions() -> None:
     rows = [part for portion in portions for part in portion if isinstance(part, LiveRow)]
     assert [item for row in rows for item in row.batch.items] == [*few.batch.items, *paused, *few.batch.items]
     assert [each for row in rows for each in row.raw] == [raw]
-
-
-def test_a_message_without_items_is_a_portion() -> None:
-    empty = replace(row_of(), raw=(raw_row("why", b"x"),))
+    empty = replace(row_of(), raw=(raw,))
     assert list(split_portions([empty])) == [[empty]]
 
 

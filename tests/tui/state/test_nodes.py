@@ -47,7 +47,9 @@ def test_a_silent_node_and_its_episodes_are_lost_until_the_next_heartbeat(
     run_store: RunStore, clock: FakeClock
 ) -> None:
     run_store.apply_events([live(heartbeat(), started(0))])
-    clock.at += 5
+    clock.at += 3.5
+    assert run_store.next_tick_s == pytest.approx(1.5)
+    clock.at += 1.5
     run_store.tick()
     assert lost_flags(run_store) == [False]
     version = run_store.version
@@ -84,20 +86,6 @@ def test_no_silent_node_is_lost_while_the_bus_is_stalled_or_disconnected(
     assert lost_flags(run_store) == [True]
 
 
-def test_a_lost_node_stays_lost_when_the_bus_stalls(run_store: RunStore, clock: FakeClock) -> None:
-    run_store.set_link(BusLink("connected"))
-    run_store.apply_events([live(heartbeat())])
-    run_store.mark_node_lost(NODE)
-    run_store.set_link(BusLink("stalled"))
-    assert lost_flags(run_store) == [True]
-    run_store.apply_events([live(heartbeat())])
-    run_store.set_link(BusLink("connected"))
-    clock.at += 11
-    run_store.tick()
-    run_store.set_link(BusLink("stalled"))
-    assert lost_flags(run_store) == [True]
-
-
 def test_a_subscription_notice_disappears_after_a_minute(run_store: RunStore, clock: FakeClock) -> None:
     run_store.apply_events([Notice(kind="reconnected", text="connected again")])
     assert (run_store.notice_list.newest is not None, run_store.next_tick_s) == (True, 60.0)
@@ -110,21 +98,24 @@ def test_a_subscription_notice_disappears_after_a_minute(run_store: RunStore, cl
     assert (run_store.notice_list.newest, run_store.version, run_store.next_tick_s) == (None, version + 1, math.inf)
 
 
-def test_the_time_to_the_next_possible_loss_is_known(run_store: RunStore, clock: FakeClock) -> None:
-    run_store.apply_events([live(heartbeat())])
-    clock.at += 3.5
-    assert run_store.next_tick_s == pytest.approx(1.5)
-
-
-def test_marking_a_node_lost_takes_effect_at_once(run_store: RunStore) -> None:
+def test_marking_a_node_lost_takes_effect_at_once_and_stays_when_the_bus_stalls(
+    run_store: RunStore, clock: FakeClock
+) -> None:
+    run_store.set_link(BusLink("connected"))
     run_store.apply_events([live(heartbeat(), started(0))])
     run_store.mark_node_lost("another one")
     assert lost_flags(run_store) == [False]
     run_store.mark_node_lost(NODE)
+    run_store.set_link(BusLink("stalled"))
     assert lost_flags(run_store) == [True]
     assert [each.node_lost for each in run_store.running_episodes()] == [True]
     run_store.apply_events([live(heartbeat())])
     assert lost_flags(run_store) == [False]
+    run_store.set_link(BusLink("connected"))
+    clock.at += 11
+    run_store.tick()
+    run_store.set_link(BusLink("stalled"))
+    assert lost_flags(run_store) == [True]
 
 
 def test_the_last_steps_of_an_interrupted_episode_are_missing_until_its_file_is_read(run_store: RunStore) -> None:
@@ -222,11 +213,6 @@ def test_a_stopped_node_is_not_lost_and_runs_nothing(run_store: RunStore, clock:
     assert run_store.next_tick_s == 5.0
 
 
-def test_a_run_in_the_foreground_is_no_node(run_store: RunStore) -> None:
-    run_store.apply_events([durable(field_status("running", NEXT_BOOT, role="run"))])
-    assert run_store.nodes == {}
-
-
 def test_a_batch_is_paused_when_all_its_episodes_are_paused(run_store: RunStore) -> None:
     run_store.apply_list(node_list(batch_state()))
     paused = [EpisodePaused(at=START, episode_id=episode_id(n), seq=1) for n in range(2)]
@@ -262,6 +248,8 @@ def test_a_node_runs_while_its_episodes_run_whatever_a_late_status_event_says(ru
 
 
 def test_a_process_that_has_stopped_stays_stopped_whatever_a_late_status_event_says(run_store: RunStore) -> None:
+    run_store.apply_events([durable(field_status("running", NEXT_BOOT, role="run"))])
+    assert run_store.nodes == {}, "a run in the foreground is no node"
     run_store.apply_events([durable(field_status("stopped")), durable(field_status("running"))])
     assert run_store.nodes[NODE].status == "stopped"
     run_store.apply_events([durable(field_status("running", NEXT_BOOT))])

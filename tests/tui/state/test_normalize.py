@@ -95,3 +95,4 @@ def test_every_way_into_the_store_is_bounded() -> None:
     assert {len(played.env) for played in store.episodes.values()} == {MAX_NAME_CHARS}
     assert max(map(len, [*store.nodes, *(node.profile for node in store.nodes.values())])) == MAX_NAME_CHARS
     assert (len(store.batches), len(store.episodes)) == (4, 3)
+    assert max(map(len, store.envs)) == MAX_NAME_CHARS

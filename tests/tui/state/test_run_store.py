@@ -29,7 +29,6 @@ from tests.support.console.samples import (
     batch_completed,
     batch_id,
     batch_state,
-    busy_store,
     completed,
     durable,
     ended,
@@ -38,7 +37,6 @@ from tests.support.console.samples import (
     episode_id,
     episode_items,
     heartbeat,
-    hostile_episode,
     live,
     node_list,
     progress,
@@ -91,8 +89,9 @@ def test_repeated_items_are_skipped_and_gaps_are_counted(run_store: RunStore) ->
 
 
 def test_a_late_subscriber_reads_missing_steps_from_the_file(run_store: RunStore) -> None:
-    run_store.apply_events([live(heartbeat(), timestep(0, 2), timestep(0, 3))])
+    run_store.apply_events([live(heartbeat(), timestep(0, 2), timestep(0, 3, refused=True))])
     late = run_store.episodes[episode_id(0)]
+    assert [each.refused for each in late.steps] == [False, True]
     assert (late.env, late.n_missing, late.running) == ("", 3, True)
     run_store.merge_episode(episode(0, 4, outcome=None))
     assert (late.env, late.n_missing, len(late.steps), late.reward) == ("Wordle", 0, 4, 1.0)
@@ -111,11 +110,6 @@ def test_steps_from_a_file_take_precedence_over_clipped_live_steps(run_store: Ru
     reversed_order.apply_events([live(started(0), timestep(0, 0, left_out=7))])
     assert reversed_order.episodes[episode_id(0)].steps[0].left_out == 0
     assert reversed_order.episodes[episode_id(0)].n_missing == 0
-
-
-def test_a_live_step_may_be_refused(run_store: RunStore) -> None:
-    run_store.apply_events([live(started(0), timestep(0, 0), timestep(0, 1, refused=True))])
-    assert [step.refused for step in run_store.episodes[episode_id(0)].steps] == [False, True]
 
 
 def test_an_episode_and_a_batch_have_the_models_of_their_events_or_of_the_steps(run_store: RunStore) -> None:
@@ -228,7 +222,9 @@ def test_stored_rows_are_counted_once_and_end_running_episodes(run_store: RunSto
     run_store.apply_events([live(*episode_items(0)), live(started(1))])
     rows = [row(n, success=n % 2 == 0, outcome=Outcome.SUCCESS) for n in range(5, -1, -1)]
     run_store.apply_stored([row(6, outcome=Outcome.CANCELLED, success=False), *rows])
+    n_ended = run_store.n_ended
     run_store.apply_stored(rows)
+    assert run_store.n_ended == n_ended + 1, "lists read the rows again"
     wordle = run_store.envs["Wordle"]
     assert (wordle.n_rated, wordle.n_success, wordle.baseline) == (6, 3, "oracle")
     assert [point.episode_id for point in run_store.rewards["Wordle"]] == [episode_id(n) for n in range(7)]
@@ -255,12 +251,6 @@ def test_errors_are_counted_apart_for_models_and_baselines(run_store: RunStore) 
     assert wordle.last_reward == 0.75
 
 
-def test_a_batch_that_only_its_end_reports_shows_how_much_was_planned(run_store: RunStore) -> None:
-    stopped = batch_completed(0, n_episodes=4, n_planned=20, status="interrupted")
-    run_store.apply_events([durable(stopped), durable(batch_completed(1, n_episodes=4))])
-    assert [(batch.n_done, batch.n_planned) for batch in run_store.batches.values()] == [(4, 20), (4, 4)]
-
-
 def test_the_success_rate_of_a_batch_covers_its_rated_episodes(run_store: RunStore) -> None:
     run_store.apply_events([live(progress(0, n_done=12, n_planned=20, n_success=6, n_rated=6, errors=6))])
     batch = run_store.batches[batch_id(0)]
@@ -271,14 +261,18 @@ def test_the_success_rate_of_a_batch_covers_its_rated_episodes(run_store: RunSto
     run_store.apply_events([durable(batch_completed(1, n_episodes=4, success_rate=None, n_rated=0, n_errors=4))])
     broken = run_store.batches[batch_id(1)]
     assert (broken.n_done, broken.n_rated, broken.n_success, broken.n_errors) == (4, 0, 0, 4)
-
-
-def test_a_batch_of_an_older_node_has_no_error_count(run_store: RunStore) -> None:
-    run_store.apply_events([live(progress(0)), durable(batch_completed(1))])
-    counts = [(batch.n_done, batch.n_rated, batch.n_success, batch.n_errors) for batch in run_store.batches.values()]
-    assert counts == [(3, 3, 2, 0), (10, 10, 7, 0)]
-    run_store.apply_events([durable(batch_completed(0))])
-    assert (run_store.batches[batch_id(0)].n_success, run_store.batches[batch_id(0)].n_rated) == (2, 3)
+    stopped = batch_completed(2, n_episodes=4, n_planned=20, status="interrupted")
+    run_store.apply_events([durable(stopped), durable(batch_completed(3, n_episodes=4))])
+    ends = [run_store.batches[batch_id(n)] for n in (2, 3)]
+    assert [(each.n_done, each.n_planned) for each in ends] == [(4, 20), (4, 4)]
+    run_store.apply_events([live(progress(4)), durable(batch_completed(5))])  # of an older node, without errors
+    old = [run_store.batches[batch_id(n)] for n in (4, 5)]
+    assert [(each.n_done, each.n_rated, each.n_success, each.n_errors) for each in old] == [
+        (3, 3, 2, 0),
+        (10, 10, 7, 0),
+    ]
+    run_store.apply_events([durable(batch_completed(4))])
+    assert (old[0].n_success, old[0].n_rated) == (2, 3)
 
 
 def test_the_oldest_finished_episodes_are_evicted() -> None:
@@ -367,20 +361,6 @@ def test_equal_notices_and_malformed_messages_are_counted(run_store: RunStore) -
     assert run_store.episodes == {}
 
 
-def test_long_names_are_clipped() -> None:
-    store = RunStore()
-    store.merge_episode(hostile_episode(0, "n" * 1_000_000, steps=[], spans=[], reset_observation=[]))
-    assert len(store.episodes[episode_id(0)].env) == 200
-    assert all(len(env) == 200 for env in store.envs)
-
-
-def test_the_busy_sample_has_a_running_batch() -> None:
-    store = busy_store()
-    assert [each.outcome for each in store.episodes.values()] == ["success", "failure", "success", None]
-    assert (active := store.batch_registry.active()) is not None
-    assert (active.n_done, active.n_planned) == (3, 10)
-
-
 def test_a_ulid_contains_its_creation_time() -> None:
     ulid = new_ulid(round(1000 * START.timestamp()))
     assert ulid_time(ulid) == ulid_time(ulid.lower()) == START
@@ -422,11 +402,6 @@ def test_a_queued_batch_runs_from_its_first_episode_on(run_store: RunStore) -> N
     assert (played.batch_id, played.status) == (batch_id(0), "running")
 
 
-def test_applying_stored_episodes_makes_lists_reload(run_store: RunStore) -> None:
-    run_store.apply_stored([])
-    assert run_store.n_ended == 1
-
-
 def test_a_batch_that_waits_for_its_server_may_end_as_interrupted(run_store: RunStore) -> None:
     run_store.apply_events([live(started(0), progress(seq=1, waiting_for="http://h:1: refused", waiting_s=9.0))])
     batch = run_store.batches[batch_id(0)]
@@ -440,7 +415,7 @@ def test_a_batch_that_waits_for_its_server_may_end_as_interrupted(run_store: Run
     assert (batch.waiting_for, batch.waiting_s) == (None, None)
 
 
-def test_where_no_profile_is_known_costs_have_the_currency_that_their_episodes_name() -> None:
+def test_costs_have_the_currency_that_their_episodes_name_and_else_that_of_the_profile() -> None:
     store = RunStore()
     store.apply_events([live(started(0)), live(started(1, currency=None))])
     assert store.currency == ""
@@ -449,6 +424,9 @@ def test_where_no_profile_is_known_costs_have_the_currency_that_their_episodes_n
     assert [len(each.currency) for each in store.episodes.values()] == [0, 0, 3, MAX_NAME_CHARS]
     store.merge_episode(msgspec.structs.replace(episode(0), currency="CHF"))
     assert store.episodes[episode_id(0)].currency == "CHF"
+    store.currency = "USD"  # of the profile
+    store.apply_events([live(started(4))])
+    assert store.episodes[episode_id(4)].currency == "USD"
 
 
 def test_durable_events_name_the_currency_of_an_episode_and_of_a_batch() -> None:
@@ -460,13 +438,6 @@ def test_durable_events_name_the_currency_of_an_episode_and_of_a_batch() -> None
     first, second = store.batches.values()
     runs = ([first], [second], [second, first])
     assert [batch_currency(each, store.currency) for each in runs] == ["CHF", "EUR", "CHF"]
-
-
-def test_an_episode_has_the_currency_of_the_profile() -> None:
-    store = RunStore()
-    store.currency = "EUR"
-    store.apply_events([live(started(0))])
-    assert [each.currency for each in store.episodes.values()] == ["EUR"]
 
 
 def test_a_running_episode_has_the_sums_of_its_steps_and_an_ended_one_those_of_its_end() -> None:

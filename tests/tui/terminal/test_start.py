@@ -10,7 +10,6 @@ import pytest
 
 from tests.support.command import REPOSITORY
 from tests.support.console.launch import CONSOLE, launch_console, node_cleanup
-from tests.support.console.log_consoles import log_lines
 from tests.support.terminal import INITIAL_MODES, Terminal, terminal_environ
 
 pytestmark = pytest.mark.long
@@ -21,18 +20,7 @@ FRAME = re.compile(rb"\x1b\[\?2026h(.*?)\x1b\[\?2026l", re.DOTALL)
 _ESCAPE = re.compile(rb"\x1b(?:\][^\x07]*\x07|\[[0-9;?<>$]*[a-zA-Z])")
 
 
-def test_the_alternate_screen_is_entered_and_left_once(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(log_lines(500))
-    with Terminal(CONSOLE, "open", str(path), cwd=tmp_path) as terminal:
-        terminal.wait_for("Hex v", 60)
-        terminal.send("q")
-        assert terminal.wait_exit() == 0
-        assert terminal.raw.count(ENTERED) == terminal.raw.count(LEFT) == 1
-        assert terminal.modes == INITIAL_MODES
-
-
-def test_the_whole_screen_is_painted_once(tmp_path: Path) -> None:
+def test_the_whole_screen_is_painted_once_and_the_alternate_screen_entered_and_left_once(tmp_path: Path) -> None:
     with node_cleanup(tmp_path / "data"), launch_console(tmp_path / "data") as terminal:
         terminal.wait_for(lambda: SYNC_SUPPORT in terminal.raw)
         terminal.send(SYNC_REPLY)  # frames are marked from now on
@@ -43,6 +31,8 @@ def test_the_whole_screen_is_painted_once(tmp_path: Path) -> None:
         assert [len(frame) >= n_cells for frame in frames] == [True, *([False] * (len(frames) - 1))]
         terminal.send("q")
         assert terminal.wait_exit() == 0
+        assert terminal.raw.count(ENTERED) == terminal.raw.count(LEFT) == 1
+        assert terminal.modes == INITIAL_MODES
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])

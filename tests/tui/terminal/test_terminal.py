@@ -110,15 +110,6 @@ def test_a_crash_report_without_a_state_directory_is_a_temporary_file(tmp_path: 
     assert report.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_the_terminal_is_restored_after_a_signal(number: signal.Signals) -> None:
-    with small_app() as terminal:
-        terminal.wait_for("ready")
-        terminal.process.send_signal(number)
-        assert terminal.wait_exit() == 128 + number
-        assert is_restored(terminal)
-
-
 REPAINTING_APP = APP.replace(
     "    def action_crash(self):",
     """    def on_mount(self):

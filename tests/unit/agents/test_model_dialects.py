@@ -256,38 +256,7 @@ def test_a_text_without_a_dialect_is_parsed_by_the_rules_of_agentgym(text: str, 
         assert (answer.text if isinstance(answer, Action) else None) == expected, mode
 
 
-PIECES = [
-    *(dialect.sample for dialect in CALL_DIALECTS),
-    *END_TOKENS,
-    *("**", "`", "_", "Action", "Action:", "：", ":", "\nObservation:", "Action Input:", "move", "look", "to=", "json"),
-    *("[THINK]", "[/THINK]", "<think>", "</think>", "<|channel|>analysis", "assistantfinal", "analysis", "[ARGS]"),
-    *("[TOOL_CALLS]", "<tool_call>", "</tool_call>", "<function=look>", "</function>", "<parameter=a>", "</parameter>"),
-    *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", '<|"|>', "call:", *"{}()[]\"'"),
-    *("\\", ",", "=", "\n", " ", "\ud800", "\0", "1e999"),
-]
-BROKEN = st.lists(
-    st.sampled_from(PIECES).flatmap(lambda piece: st.integers(0, len(piece)).map(lambda stop: piece[:stop]))
-    | st.sampled_from(PIECES)
-    | st.text(max_size=3),
-    max_size=12,
-).map("".join)
-
-
-@settings(max_examples=examples(400), deadline=None)
-@given(BROKEN, st.sampled_from(STYLES), st.sampled_from(get_args(Mode)), BROKEN, BROKEN)
-def test_no_text_breaks_the_reader(text: str, style: ActionStyle, mode: Mode, name: str, arguments: str) -> None:
-    for message in (make_message(text), make_message(text, (name, arguments))):
-        answer = parse(message, style, mode)
-        if isinstance(answer, InvalidAction):
-            assert answer.expected
-            continue
-        assert bool(answer.text) != bool(answer.tool_calls)
-        for call in answer.tool_calls:
-            assert isinstance(json.loads(call.arguments), dict)
-            assert mode == "compat" or style == "raw" or call.name in ("move", "look", "") or message.get("tool_calls")
-
-
-LENGTH = 1 << 18
+LENGTH = 1 << 17
 CUT = [dialect.sample[: len(dialect.sample) * quarter // 4] for dialect in CALL_DIALECTS for quarter in (1, 2, 3)]
 PARTS = [
     *CUT,
@@ -295,7 +264,20 @@ PARTS = [
     *("analysis", "[THINK]", "<|channel|>analysis", "<|channel|>analysis<|end|>", "assistantfinal", "<think>[/THINK]"),
     *('{"x":[', '{"name": "move", "arguments": {', "{ ", '{"', "\\", '"', "'", '\\"', "[move(", "move('", "to="),
     *("to=json", "to=move json ", ":", "`", "*", "_", "\n", " ", "<function=move>{", "<tool_call>move<"),
-    "<tool_call>move<arg_key>",
+    *(
+        "<tool_call>move<arg_key>",
+        "Action:",
+        "Action:\n",
+        "```sql\n",
+        "{",
+        '{"name":',
+        "[",
+        "move(",
+        "a",
+        "9",
+        "\\u0041",
+    ),
+    *("<think>", "<think></think>", "</think>"),
 ]
 
 
@@ -304,8 +286,10 @@ PARTS = [
 @pytest.mark.parametrize("part", PARTS)
 def test_long_texts_are_read_in_linear_time(part: str) -> None:
     long = part * (LENGTH // len(part))
-    for text in (long, f'move("{long}', f'{{"x": [{long}'):
+    for text in (long, f'move("{long}', f'{{"x": [{long}', f'{{"name": "move", "arguments": {{"to": {long}'):
         parse(make_message(text))
+    for style in STYLES:
+        parse_action(long, style)
     parse(make_message(None, (long, long)))
 
 

@@ -79,12 +79,6 @@ def test_textcraft_needs_no_recipes_of_the_server(
     assert result.success_rate == 1.0
 
 
-def test_textcraft_over_http_plans_all_shipped_tasks(server: RudeServer, tmp_path: Path) -> None:
-    server.reset(EnvironmentHandler(lambda: TextCraft(mode="compat")))
-    result, errors = play("TextCraft", server.url, tmp_path, repeat=8)
-    assert (result.success_rate, errors) == (1.0, [])
-
-
 def test_the_listing_alone_suffices_for_every_shipped_task() -> None:
     env = TextCraft(mode="compat")
     for index in range(0, env.n_tasks, 7):

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import Mock
 
@@ -58,13 +57,11 @@ class Forking(Counter):
 
 
 @pytest.fixture
-def workspace(tmp_path: Path, install: Install) -> Iterator[Workspace]:
+def workspace(workspace: Workspace, install: Install) -> Iterator[Workspace]:
     install(envs=FAKES, agents={"up": "tests.support.fakes:UpAgent"})
-    workspace = Workspace(tmp_path / "data", node="test", profile="p1")
     Gated.reset_gate()
     yield workspace
     Gated.reset_gate()
-    workspace.close()
 
 
 class BatchThread:
@@ -104,12 +101,8 @@ def test_each_of_repeat_tasks_is_played_attempts_times(workspace: Workspace) -> 
     assert (result.n_episodes, result.n_planned, result.success_rate, result.mean_reward) == (6, 6, 1.0, 1.0)
     assert result.success_interval is not None
     assert 0.5 < result.success_interval[0] < result.success_interval[1] <= 1.0
-
-
-def test_other_processes_read_all_rows_after_a_batch(workspace: Workspace) -> None:
-    Batch(spec(repeat=3), workspace).run()
-    with closing(sqlite3.connect(workspace.data_dir / "index.sqlite")) as other:
-        assert other.execute("SELECT count(*) FROM episodes").fetchone() == (3,)
+    with closing(sqlite3.connect(workspace.data_dir / "index.sqlite")) as of_another_process:
+        assert of_another_process.execute("SELECT count(*) FROM episodes").fetchone() == (6,)
 
 
 def test_episode_files_record_the_episode_and_its_origin(workspace: Workspace) -> None:
@@ -154,15 +147,6 @@ def test_a_batch_exempts_objects_from_garbage_collections_until_its_end(workspac
         gc.freeze()
 
 
-def test_an_error_is_recorded_and_the_batch_continues(workspace: Workspace) -> None:
-    result = Batch(spec("FailingStep", repeat=3), workspace).run()
-    assert result.outcomes == {"error": 3}
-    assert result.has_errors
-    assert (result.n_rated, result.n_errors) == (0, 3)
-    assert (result.success_rate, result.success_interval, result.mean_reward) == (None, None, None)
-    assert {record.error.message for record in load_episodes(workspace, result) if record.error} == {"broke at two [/]"}
-
-
 def test_errors_are_counted_apart_and_not_played_again(workspace: Workspace) -> None:
     items: list[BatchItem] = []
     result = Batch(spec("FailingOddTasks", repeat=12), workspace, observers=[items.append]).run()
@@ -176,11 +160,6 @@ def test_errors_are_counted_apart_and_not_played_again(workspace: Workspace) -> 
     resumed = Batch(spec("FailingOddTasks", repeat=13), workspace, earlier_episodes=earlier).run()
     assert [episode.task_index for episode in resumed.episodes[12:]] == [12]
     assert (resumed.n_rated, resumed.n_errors, resumed.success_rate) == (7, 6, 1.0)
-
-
-def test_evaluation_details_are_stored(workspace: Workspace) -> None:
-    result = Batch(spec("Evaluated"), workspace).run()
-    assert load_episodes(workspace, result)[0].evaluation == {"count": 3, "notes": ["fine"]}
 
 
 def test_episodes_run_concurrently_on_separate_workers(workspace: Workspace) -> None:
@@ -338,12 +317,6 @@ def test_an_episode_that_cannot_be_stored_is_reported_as_a_problem(workspace: Wo
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"repeat": 0}, "repeat is 0; it must be at least 1"),
-        ({"task_index": -1}, "task_index is -1"),
-        ({"seed": -(2**70)}, "seed is -1180591620717411303424; it must be below"),
-        ({"concurrency": 30_000}, "at most 256 episodes at a time"),
-        ({"repeat": 10_000, "attempts": 10_000}, "at most 1000000 episodes"),
-        ({"limits": Limits(max_rounds=0)}, "at least one round"),
         ({"agent": "scripted"}, "give both or neither"),
         ({"script": ("a",)}, "give both or neither"),
         ({"env": "Contr"}, "Did you mean"),
@@ -364,13 +337,20 @@ def test_script_texts_are_never_interpolated(workspace: Workspace) -> None:
     assert record.outcome is Outcome.SUCCESS
 
 
-@pytest.mark.parametrize(("env", "kind"), [("Panicking", "ForeignPanic"), ("Interrupting", "KeyboardInterrupt")])
-def test_no_exception_of_an_environment_ends_a_worker(workspace: Workspace, env: str, kind: str) -> None:
-    started = time.monotonic()
+@pytest.mark.parametrize(
+    ("env", "kind", "message"),
+    [
+        ("FailingStep", "ValueError", "broke at two [/]"),
+        ("Panicking", "ForeignPanic", "index out of bounds"),
+        ("Interrupting", "KeyboardInterrupt", ""),
+    ],
+)
+def test_no_exception_of_an_environment_ends_a_worker(workspace: Workspace, env: str, kind: str, message: str) -> None:
     result = Batch(spec(env, repeat=2), workspace).run()
-    assert time.monotonic() - started < 5
-    assert result.outcomes == {"error": 2}
-    assert {record.error.type for record in load_episodes(workspace, result) if record.error} == {kind}
+    assert (result.outcomes, result.has_errors, result.n_rated, result.n_errors) == ({"error": 2}, True, 0, 2)
+    assert (result.success_rate, result.success_interval, result.mean_reward) == (None, None, None)
+    errors = {(record.error.type, record.error.message) for record in load_episodes(workspace, result) if record.error}
+    assert errors == {(kind, message)}
 
 
 def test_an_exit_in_a_background_task_of_an_environment_is_reported_as_a_problem(workspace: Workspace) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -32,13 +31,6 @@ PROFILE = Profile(
     episode=EpisodeSettings(concurrent=3, workers=2, max_rounds=9, max_duration_sec=8.0, wait_sec=5.0),
     environments=Environments(lightweight=(EnvironmentEntry(name="maze", port=1),)),
 )
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Iterator[Workspace]:
-    workspace = Workspace(tmp_path / "data", node="n", profile="p")
-    yield workspace
-    workspace.close()
 
 
 def test_what_a_request_leaves_out_comes_from_the_profile() -> None:

@@ -1,14 +1,17 @@
-"""The concurrency that fits the limit of open files."""
+"""The concurrency that fits the limit of open files, and the numbers of worker processes of a batch."""
 
 from __future__ import annotations
 
 import math
+from typing import get_args
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.batch import spec as batch_spec
+from runner.batch.result import BatchStats
 from runner.batch.spec import (
     CHANNEL_FILES,
     MAX_STORING,
@@ -23,8 +26,9 @@ from runner.batch.spec import (
 from runner.envs.placement import Placement
 from runner.errors import ConfigError
 from runner.pool.worker import MAX_THREADS
-from runner.types import Workers
+from runner.types import WorkerCounts, Workers, WorkerState, WorkerStatus
 from tests.support.batches import resolved_batch
+from tests.support.episodes import END
 
 
 def spec(
@@ -86,3 +90,29 @@ def test_a_limit_without_room_for_one_episode_is_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(batch_spec, "open_file_limit", lambda: NODE_FILES + 5)
     with pytest.raises(ConfigError, match="No episode of Maze fits the limit of 69 open files"):
         fit_concurrency(spec(1), NODE_FILES)
+
+
+CHANGES = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(get_args(WorkerStatus))), max_size=20)
+
+
+@given(CHANGES)
+def test_each_worker_counts_once_with_its_last_state(changes: list[tuple[str, WorkerStatus]]) -> None:
+    stats, before = BatchStats(), None
+    states: dict[str, WorkerStatus] = {}
+    n_lost = 0
+    for seq, (id_, state) in enumerate(changes):
+        n_lost += state == "lost" and id_ in states
+        states[id_] = state
+        if state == "lost":
+            del states[id_]
+        change = WorkerState(at=END, batch_id="b", seq=seq, id=id_, host="h", pid=None, state=state)
+        assert stats.add_worker(change) == (stats.workers != before)
+        before = stats.workers
+    n_starting = list(states.values()).count("starting")
+    expected = WorkerCounts(n=len(states) - n_starting, starting=n_starting, lost=n_lost)
+    assert stats.workers == (expected if states or n_lost else None)
+    progress = stats.progress("b", 4, at=END, seq=0)
+    spec = BatchSpec(env="Maze", agent="oracle")
+    result = stats.result(spec, batch_id="b", battery_id=None, status="completed", data_label="", duration_s=1.0)
+    assert progress.workers == result.workers == stats.workers
+    assert msgspec.json.decode(msgspec.json.encode(result))["workers"] == msgspec.to_builtins(stats.workers)

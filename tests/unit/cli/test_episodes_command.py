@@ -48,6 +48,11 @@ def test_a_query_selects_episodes(tmp_path: Path, ids: list[str], capsys: pytest
     assert [line["episode_id"] for line in lines(capsys, "tag:TO*", *folder)] == ids[2:]
     assert lines(capsys, 'tag:"to*"', *folder) == []
     assert lines(capsys, "tag:[t]odo", *folder) == []
+    assert main(["episodes", "outcome:failure", *folder]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.split()[0] == ids[1]
+    assert {"Maze", "react", "qwen3:8b", "failure", "rounds"} <= set(captured.out.split())
+    assert captured.err == "1 episode\n"
 
 
 def test_words_are_found_with_their_lines(tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,29 +70,6 @@ def test_words_are_found_with_their_lines(tmp_path: Path, ids: list[str], capsys
     assert captured.err == "4 hits in 1 episode\n"
     assert main(["episodes", "env:maze", "--hits", *folder]) == 2
     assert 'add a term such as text:"locked door"' in capsys.readouterr().err
-
-
-def test_a_line_has_what_identifies_an_episode(
-    tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["episodes", "outcome:failure", "--data-dir", str(tmp_path)]) == 0
-    captured = capsys.readouterr()
-    assert captured.out.split()[0] == ids[1]
-    assert {"Maze", "react", "qwen3:8b", "failure", "rounds"} <= set(captured.out.split())
-    assert captured.err == "1 episode\n"
-
-
-def test_the_reward_of_a_format_without_one_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    chat, state = tmp_path / "chat.jsonl", str(tmp_path / "state")
-    messages = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "left"}]
-    chat.write_text(json.dumps({"messages": messages}) + "\n")
-    assert main(["import", str(chat), "--data-dir", state]) == 0
-    capsys.readouterr()
-    (row,) = lines(capsys, "outcome:unknown", "--data-dir", state)
-    assert lines(capsys, "outcome:interrupted", "--data-dir", state) == []
-    assert (row["reward"], row["outcome"], row["success"], row["unscored"]) == (None, None, None, True)
-    assert main(["episodes", "--data-dir", state]) == 0
-    assert capsys.readouterr().out.split("unknown")[1].split()[0] == "-"
 
 
 def test_an_invalid_query_ends_with_its_place(
@@ -305,7 +287,7 @@ def test_flags_and_failures_are_fields_and_columns(
     assert capsys.readouterr().out.rstrip().endswith("loop truncated unearned")
 
 
-def test_an_unknown_reward_of_another_tool_is_not_shown_as_0(
+def test_the_reward_of_a_format_without_one_is_unknown_and_not_0(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chats, folder = tmp_path / "chats.jsonl", ("--data-dir", str(tmp_path / "state"))
@@ -314,6 +296,9 @@ def test_an_unknown_reward_of_another_tool_is_not_shown_as_0(
     chats.write_text(f"{json.dumps({'messages': messages})}\n{json.dumps(known)}\n")
     assert main(["import", str(chats), *folder]) == 0
     capsys.readouterr()
+    (row,) = lines(capsys, "outcome:unknown", *folder)
+    assert (row["reward"], row["outcome"], row["success"], row["unscored"]) == (None, None, None, True)
+    assert lines(capsys, "outcome:interrupted", *folder) == []
     assert main(["episodes", "--sort", "outcome", *folder]) == 0
     listed = [line.split() for line in capsys.readouterr().out.splitlines()]
     rewards = {line[line.index("round") - 3]: line[line.index("round") - 2] for line in listed}

@@ -8,7 +8,9 @@ import pytest
 
 from agentgym_tui import terminal as terminal_run
 from agentgym_tui.cli import main as main_console
-from tests.support.command import run_agentgym, run_shell
+from runner.cli import main as main_runner
+from runner.cli import preflight, run
+from tests.support.command import run_shell
 
 RUN = ["--run", "Maze", "--agent", "oracle"]
 WRITING = [RUN, ["--battery", "lightweight", "--agent", "oracle"], ["node"]]
@@ -21,31 +23,28 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(terminal_run, "unsupported_reason", lambda _: None)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("command", [*WRITING, *READING], ids=" ".join)
-def test_a_folder_below_a_file_is_unusable_for_the_runner(command: list[str], tmp_path: Path) -> None:
+def error_of(capsys: pytest.CaptureFixture[str], *command: str) -> str:
+    """Return what the runner writes to standard error, after it has ended with code 2 and no output."""
+    assert main_runner(command) == 2, command
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+def test_a_missing_folder_or_profile_or_a_folder_below_a_file_ends_the_runner(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (run, preflight):
+        monkeypatch.setattr(module, "reserve_stdout", lambda: None)  # which is never undone
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    completed = run_agentgym(tmp_path, *command, "--data-dir", "file/state")
-    assert completed.returncode == 2
-    assert f"{tmp_path}/file/state" in completed.stderr
-    assert completed.stdout == ""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("command", READING, ids=" ".join)
-def test_a_command_that_reads_does_not_create_the_folder_that_it_was_given(command: list[str], tmp_path: Path) -> None:
-    completed = run_agentgym(tmp_path, *command, "--data-dir", "typo")
-    assert completed.returncode == 2
-    assert f"{tmp_path}/typo" in completed.stderr
-    assert not (tmp_path / "typo").exists()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("command", [RUN, ["node"], ["--results"], ["preflight"]], ids=" ".join)
-def test_a_missing_profile_ends_the_runner(command: list[str], tmp_path: Path) -> None:
-    completed = run_agentgym(tmp_path, *command, "--config", "none.yaml")
-    assert completed.returncode == 2
-    assert f"There is no profile {tmp_path}/none.yaml" in completed.stderr
+    for command in (*WRITING, *READING):
+        assert f"{tmp_path}/file/state" in error_of(capsys, *command, "--data-dir", "file/state")
+    for command in READING:
+        assert f"{tmp_path}/typo" in error_of(capsys, *command, "--data-dir", "typo")
+        assert not (tmp_path / "typo").exists()
+    for command in (RUN, ["node"], ["--results"], ["preflight"]):
+        assert f"There is no profile {tmp_path}/none.yaml" in error_of(capsys, *command, "--config", "none.yaml")
 
 
 @pytest.mark.long

@@ -1,18 +1,13 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-import yaml
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 import runner.config
 from runner.config import EnvironmentEntry, EventsStream, LiveStream, Profile, SkipEntry, load_profile
-from runner.config.profile import Hardware, RateLimit
+from runner.config.profile import RateLimit
 from runner.errors import ConfigError
 from runner.util.files import package_resource
 
@@ -134,36 +129,22 @@ BAD_VALUES = [
     ("agent: {endpoints: [{url: 'http://a', _target_: x}]}", "agent.endpoints[0]._target_", "must not start with _"),
     ("agent: {price: {_x: {}}}", "agent.price._x", "must not start with _"),
     ("hardware: 7", "hardware", "Expected `object`, got `int`"),
-    ("environments: {lightweight: {}}", "environments.lightweight", "Expected `array`, got `object`"),
-    ("environments: {skip: [WebArena]}", "environments.skip[0]", "Expected `object`, got `str`"),
     ("environments: {lightweight: [{port: 1}]}", "environments.lightweight[0]", "missing required field `name`"),
     ("environments: {lightweight: [{name: ''}]}", "environments.lightweight[0].name", "Expected `str` of length >= 1"),
     ("episode: {max_rounds: 0}", "episode.max_rounds", "Expected `int` >= 1"),
     ("episode: {max_rounds: 1000001}", "episode.max_rounds", "Expected `int` <= 1000000"),
-    ("episode: {max_rounds: 2.5}", "episode.max_rounds", "Expected `int`, got `float`"),
     ("episode: {max_rounds: true}", "episode.max_rounds", "Expected `int`, got `bool`"),
     ("episode: {max_rounds: '15'}", "episode.max_rounds", "Expected `int`, got `str`"),
-    ("episode: {concurrent: null}", "episode.concurrent", "got `null`"),
     ("episode: {workers: -1}", "episode.workers", "Expected `int` >= 0"),
     ("episode: {workers: 257}", "episode.workers", "Expected `int` <= 256"),
     ("episode: {workers: true}", "episode.workers", "got `bool`"),
-    ("episode: {workers: [ray]}", "episode.workers", "got `array`"),
     ("episode: {workers: Ray}", "episode.workers", "unknown value; known: ray"),
     ("episode: {max_duration_sec: 0}", "episode.max_duration_sec", "Expected `float` > 0"),
     ("episode: {wait_sec: -1}", "episode.wait_sec", "Expected `float` >= 0"),
-    (
-        "environments: {lightweight: [{name: Maze, wait_sec: soon}]}",
-        "environments.lightweight[0].wait_sec",
-        "got `str`",
-    ),
     ("episode: {max_duration_sec: .nan}", "episode.max_duration_sec", "got `str`"),
-    ("episode: {max_duration_sec: 1e999}", "episode.max_duration_sec", "got `str`"),
-    ("hardware: {ram_gb: -1}", "hardware.ram_gb", "Expected `float` >= 0"),
-    ("hardware: {node: 'a b'}", "hardware.node", "1 to 64 letters, digits, _ and -"),
     ('hardware: {node: "a\\n"}', "hardware.node", "Expected a name of 1 to 64"),
     ("environments: {moderate: [{name: a, port: 0}]}", "environments.moderate[0].port", "Expected `int` >= 1"),
     ("environments: {moderate: [{name: a, port: 65536}]}", "environments.moderate[0].port", "Expected `int` <= 65535"),
-    ("environments: {moderate: [{name: a, autostart: yes}]}", "environments.moderate[0].autostart", "Expected `bool`"),
     (
         "environments: {moderate: [{name: a, transport: tcp}]}",
         "environments.moderate[0].transport",
@@ -172,18 +153,9 @@ BAD_VALUES = [
     ("environments: {moderate: [{name: a, base_url: 'h:1'}]}", "environments.moderate[0].base_url", "http://"),
     ("environments: {moderate: [{name: a, base_url: 'http://h:99999'}]}", "environments.moderate[0].base_url", "URL"),
     ("agent: {api_endpoint: 'file:///etc/passwd'}", "agent.api_endpoint", "expected an http:// or https:// URL"),
-    ("agent: {endpoints: [{name: x}]}", "agent.endpoints[0]", "missing required field `url`"),
     ("agent: {idle_timeout_sec: null}", "agent.idle_timeout_sec", "Expected `float`, got `null`"),
-    ("agent: {first_token_timeout_sec: -1}", "agent.first_token_timeout_sec", "Expected `float` > 0"),
     ("agent: {mode: remote}", "agent.mode", "unknown value; known: "),
     ("agent: {price: {'q:8': {prompt_per_mtok: -1}}}", "agent.price[...].prompt_per_mtok", "Expected `float` >= 0"),
-    ("agent: {price: {a: {}, b: 3}}", "agent.price[...]", "Expected `object`"),
-    ("agent: {rate_limits: {gateway: {rpm: 1}}}", "agent.rate_limits[...].rpm", "unknown key"),
-    (
-        "agent: {rate_limits: {ollama: {concurrent_requests: 0}}}",
-        "agent.rate_limits[...].concurrent_requests",
-        "Expected `int` >= 1",
-    ),
     (
         "agent: {mode: local, endpoints: [{url: 'http://a', model: m}]}\nare: {judge_model: other}",
         "are.judge_model",
@@ -195,21 +167,16 @@ BAD_VALUES = [
     ("nats: {episode_completed: '>'}", "nats.episode_completed", "Expected a NATS subject"),
     ("nats: {url: 'http://h'}", "nats.url", "nats://"),
     ("nats: {monitor_url: 'nats://h'}", "nats.monitor_url", "http://"),
-    ("nats: {streams: {name: X}}", "nats.streams.name", "unknown key"),
     ("nats: {streams: {events: {max_bytes: 1000}}}", "nats.streams.events.max_bytes", "Expected `int` >= 1048576"),
     ("nats: {streams: {events: {max_bytes: 4294967297}}}", "nats.streams.events.max_bytes", "<= 4294967296"),
-    ("nats: {streams: {events: {max_age_sec: 0}}}", "nats.streams.events.max_age_sec", "Expected `float` >= 1"),
     (
         "nats: {streams: {events: {max_age_sec: 60}}}",
         "nats.streams.events.duplicate_window_sec",
         "expected at most max_age_sec, which is 60, got 600",
     ),
     ("nats: {streams: {live: {max_bytes: 536870913}}}", "nats.streams.live.max_bytes", "Expected `int` <= 536870912"),
-    ("nats: {streams: {live: {duplicate_window_sec: 9}}}", "nats.streams.live.duplicate_window_sec", "unknown key"),
-    ("tracing: all", "tracing", "unknown value; known: "),
     ("data_dir: ${NOPE}", "data_dir", "NOPE is not set"),
     ('data_dir: "a\\0b"', "data_dir", "control characters"),
-    ("metrics: [1]", "metrics[0]", "Expected `str`, got `int`"),
 ]
 
 
@@ -294,51 +261,6 @@ def test_errors_contain_no_secrets_and_no_control_characters(tmp_path: Path, tex
     message = load_error(tmp_path, f"id: x\n{text}", environ)
     for secret in ("hush-hush-1", "pa55word", "sk-literal-1", "\u202e"):
         assert secret not in message
-
-
-YAML_LIKE = st.text(st.sampled_from("id: x\n\t-?&*!|>'\"%@`{}[],#~<=$_0.1eE\\\x85\u2028\ufeffé😀"), max_size=60)
-SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8))
-KNOWN_KEYS = sorted(
-    {field for cls in (Profile, EnvironmentEntry, Hardware) for field in cls.__struct_fields__}
-    | {"lightweight", "moderate", "skip", "endpoints", "url", "price", "max_rounds", "episode_completed"}
-)
-KEYS = st.one_of(
-    st.sampled_from(KNOWN_KEYS),
-    st.text(max_size=6),
-    st.sampled_from(["_target_", "x`", "x` - at `$.environments.skip[99]"]),
-)
-TREES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5), max_leaves=25
-)
-
-
-def load_or_reject(folder: Path, text: str | bytes) -> None:
-    try:
-        assert isinstance(load(folder, text, {"A": "1"}), Profile)
-    except ConfigError as exc:
-        assert str(exc)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("profiles")
-
-
-@given(text=st.one_of(YAML_LIKE, st.binary(max_size=40)))
-@example(text='"\\UFFFFFFFF"')
-@example(text="%YAML 1." + "9" * 5000)
-@example(text="!<%ff> a")
-def test_no_text_crashes_the_loader(folder: Path, text: str | bytes) -> None:
-    load_or_reject(folder, text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
-
-
-@pytest.mark.long
-@given(tree=st.dictionaries(KEYS, TREES))
-@example(tree={"x` - at `$.environments.skip[99]": 1})
-@example(tree={"x` - at `$.agent.price[...].a": 1})
-def test_no_tree_crashes_the_loader(folder: Path, tree: dict[str, Any]) -> None:
-    load_or_reject(folder, json.dumps({"id": "x", **tree}))
-    load_or_reject(folder, yaml.safe_dump({"id": "x", **tree}, allow_unicode=True).encode("utf-8", "replace"))
 
 
 def test_every_key_is_documented() -> None:

@@ -42,35 +42,21 @@ def test_invalid_references_are_rejected(text: str) -> None:
         expand(text, {"A": "a", "B": "b"})
 
 
-@given(st.text(), st.dictionaries(st.sampled_from(["A", "B"]), st.text()))
-def test_no_text_crashes_the_expansion(text: str, environ: dict[str, str]) -> None:
-    for candidate in (text, f"${{A:-{text}}}", f"${{{text}}}"):
-        try:
-            expand(candidate, environ)
-        except ConfigError as exc:
-            assert "expected" in str(exc) or "is not set" in str(exc)
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [
         ("36001", 36001),
-        ("-7", -7),
         ("010", 10),
         ("90.5", 90.5),
         ("1e3", 1000.0),
         (".5", 0.5),
         ("true", True),
-        ("False", False),
         ("", None),
         ("~", None),
         ("null", None),
         ("off", "off"),
-        ("yes", "yes"),
         ("12:30", "12:30"),
-        ("1_000", "1_000"),
         (".nan", ".nan"),
-        ("-.inf", "-.inf"),
         ("1e999", "1e999"),
         ("9" * 5000, "9" * 5000),
         ("2024-01-01", "2024-01-01"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Any, get_args
@@ -194,3 +195,27 @@ def test_episodes_of_several_threads_may_be_the_first_of_a_process(env: str) -> 
             [sys.executable, "-c", CODE.format(env=env)], capture_output=True, check=False, timeout=60
         )
         assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+DIGEST = """
+import hashlib
+from runner import plugins
+from runner.types import Action
+
+env, outputs = plugins.load(plugins.ENVS, {env!r})(), []
+for task in range(0, env.n_tasks, 60):
+    outputs.append(env.reset(task_index=task))
+    oracle, done = env.oracle(0), False
+    while not done:
+        outputs.append(env.step(Action(text=oracle.next_action())))
+        done = outputs[-1][2]
+print(hashlib.sha256(repr(outputs).encode()).hexdigest())
+"""
+
+
+@pytest.mark.parametrize("env", ["TextCraft", "WebShop"])
+def test_episodes_do_not_depend_on_the_process(env: str) -> None:
+    command = [sys.executable, "-c", DIGEST.format(env=env)]
+    environs = [{**os.environ, "PYTHONHASHSEED": seed} for seed in "12"]
+    first, second = (subprocess.run(command, env=each, stdout=subprocess.PIPE, check=True) for each in environs)
+    assert first.stdout == second.stdout != b""

@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -124,27 +123,26 @@ async def test_a_task_names_the_scenario(settings: ARESettings) -> None:
     assert observation[0]["content"] == "[environment] Scenario scenario_events_tutorial"
 
 
+INVALID = {
+    "call Notes": "a JSON object",
+    '{"name": "Notes__drop", "arguments": {}}': "one of the tools Notes__add",
+    '{"name": "Notes__add", "arguments": {}}': "required: text",
+    '{"name": "Notes__add", "arguments": {"text": "a", "extra": 1}}': "arguments text, pinned",
+    '{"name": "Notes__add", "arguments": [1]}': "a JSON object",
+    "\ud800": "a JSON object",
+    "[" * 100_000: "a JSON object",
+}
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("call Notes", "a JSON object"),
-        ('{"name": "Notes__drop", "arguments": {}}', "one of the tools Notes__add"),
-        ('{"name": "Notes__add", "arguments": {}}', "required: text"),
-        ('{"name": "Notes__add", "arguments": {"text": "a", "extra": 1}}', "arguments text, pinned"),
-        ('{"name": "Notes__add", "arguments": [1]}', "a JSON object"),
-        ("\ud800", "a JSON object"),
-        ("[" * 100_000, "a JSON object"),
-    ],
-)
-async def test_an_invalid_action_reaches_no_process(settings: ARESettings, text: str, expected: str) -> None:
+async def test_an_invalid_action_reaches_no_process(settings: ARESettings) -> None:
     environment = await started("late-dies", settings)
-    observation, reward, done = await environment.step(Action(text=text))
-    assert (reward, done) == (0.0, False)
-    assert str(observation[0]["content"]).startswith("[error] Invalid action. Expected ")
-    assert expected in str(observation[0]["content"])
-    assert not isinstance(environment.parse(text), Action)
-    environment.cleanup()
+    for text, expected in INVALID.items():
+        observation, reward, done = await environment.step(Action(text=text))
+        assert (reward, done) == (0.0, False)
+        assert str(observation[0]["content"]).startswith("[error] Invalid action. Expected ")
+        assert expected in str(observation[0]["content"])
+        assert not isinstance(environment.parse(text), Action)
 
 
 @pytest.mark.long
@@ -268,20 +266,6 @@ async def test_a_process_that_hangs_or_dies_is_replaced(tmp_path: Path, monkeypa
     await environment.reset()
     assert warm_process(settings).ready.pid != first.ready.pid
     assert (await environment.step(ADD))[2]
-
-
-@pytest.mark.long
-async def test_the_output_of_the_process_goes_to_the_log(
-    settings: ARESettings, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
-    environment = await started("prints", settings)
-    await environment.step(ADD)
-    environment.cleanup()
-    close_processes()  # its output is read to the end
-    for reader in [thread for thread in threading.enumerate() if thread.name == "are-output"]:
-        await asyncio.to_thread(reader.join, LIMIT_S)
-    assert "from the process" in caplog.text and "\x1b" not in caplog.text and "\x07" not in caplog.text
-    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.long

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from runner.envs.http.dialects import _ROWS, ClientDialect, dialect_for
+from runner.envs.http.dialects import ClientDialect, dialect_for
 from runner.envs.http.environment import HttpEnvironment, RewardReader, rules_for
 from runner.envs.http.response import Payload, ServerRequest, ServerResponse, decode_response
 from runner.envs.http.server import ServerAddress
@@ -67,7 +63,6 @@ def test_an_environment_without_rules_has_one_tool_for_any_text(env: str) -> Non
     ("env", "rewards", "succeeds"),
     [
         ("BabyAI", [0, 0.4], True),
-        ("BabyAI", [-0.125], False),
         ("SciWorld", [40, 60], True),
         ("SciWorld", [40, 59], False),
         ("SearchQA", [0.1] * 20, False),
@@ -75,7 +70,6 @@ def test_an_environment_without_rules_has_one_tool_for_any_text(env: str) -> Non
         ("WebArena", [], False),
         ("Weather", [1 / 3, 2 / 3 - 1 / 3, 1 - 2 / 3], True),
         ("Weather", [0.5, 0.25], False),
-        ("WebShop", [0.75], False),
     ],
 )
 def test_each_environment_defines_success(env: str, rewards: list[float], succeeds: bool) -> None:
@@ -90,36 +84,12 @@ def test_an_environment_without_a_dialect_is_rejected() -> None:
 
 
 REQUEST = ServerRequest("Maze", "http://127.0.0.1:1/step", b'{"id": 0}')
-NAMES = st.sampled_from(["observation", "reward", "done", "truncated", "terminated", "state", "score", "error", "info"])
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.text(max_size=3), inner, max_size=6),
-    max_leaves=8,
-)
 
 
 def read_step(dialect: ClientDialect, reply: ServerResponse) -> tuple[str, float, bool]:
     payload = Payload(REQUEST, decode_response(REQUEST, reply))
     text = payload.text(dialect.observation_at)
     return text, *RewardReader(dialect).read(payload, text)
-
-
-@given(st.sampled_from(_ROWS), st.integers(0, 1000), st.text(max_size=20), st.binary(max_size=60))
-def test_any_invalid_bytes_raise_a_fault(dialect: ClientDialect, status: int, kind: str, body: bytes) -> None:
-    with pytest.raises(EnvironmentFault):
-        read_step(dialect, ServerResponse(status, kind, body))
-
-
-@given(st.sampled_from(_ROWS), st.sampled_from([200, 422, 500]), VALUES)
-def test_any_json_is_a_step_or_raises_a_fault(dialect: ClientDialect, status: int, value: Any) -> None:  # noqa: ANN401
-    try:
-        text, reward, done = read_step(dialect, ServerResponse(status, "application/json", json.dumps(value).encode()))
-    except EnvironmentFault as exc:
-        assert "\n" not in str(exc)
-        return
-    assert isinstance(text, str)
-    assert isinstance(done, bool)
-    assert math.isfinite(reward)
 
 
 @pytest.mark.parametrize(

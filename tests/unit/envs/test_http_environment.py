@@ -59,19 +59,6 @@ async def test_an_episode_equals_the_embedded_one(env_server: RudeServer) -> Non
     assert [request.path for request in env_server.requests][-1] == "/maze/close"
 
 
-async def test_the_step_limit_of_the_server_truncates_the_episode(env_server: RudeServer) -> None:
-    env = maze_over_http(env_server)
-    await env.reset(task_index=0)
-    done = False
-    while not done:
-        _, _, done = await env.step(UP)
-    ended_by_limit = [env.truncated]
-    await env.reset(task_index=0)
-    ended_by_limit.append(env.truncated)
-    assert ended_by_limit == [True, False]
-    await env.cleanup()
-
-
 async def test_invalid_actions_send_no_request(env_server: RudeServer) -> None:
     env = maze_over_http(env_server)
     await env.reset()

@@ -20,19 +20,10 @@ def start_env(task_index: int = 0, mode: Mode = "strict") -> Maze:
     return maze
 
 
-def test_the_first_observation_names_goal_position_and_walls() -> None:
-    assert Maze().reset(task_index=0) == [
-        {
-            "role": "user",
-            "content": "The goal is at position 8, 6. Your current position is at position 1, 1. "
-            "There are walls to your left, above you, below you.",
-        }
-    ]
-
-
 @pytest.mark.parametrize(
     ("task_index", "position", "walls"),
     [
+        (0, "1, 1", "There are walls to your left, above you, below you."),
         (2, "1, 3", "There is a wall above you."),
         (8, "1, 10", "There are walls above you, below you."),
         (10, "2, 3", "There are walls to your right, to your left."),

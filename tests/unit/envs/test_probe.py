@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import threading
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from runner.config import EnvironmentEntry
 from runner.envs.http.server import (
@@ -24,8 +21,6 @@ from runner.envs.http.server import (
 )
 from runner.envs.placement import server_address
 from runner.errors import ConfigError
-from runner.util.display_text import one_line
-from tests.support.examples import examples
 from tests.support.rude_env_server import Handler, ReceivedRequest, RudeServer, http_response, json_response
 from tests.support.serving import serve_environments
 
@@ -75,7 +70,6 @@ def test_a_server_with_a_token_requires_it() -> None:
         (http_response("[" * 10_000), "HTTP 200: ["),
         (http_response("moved", 302, location="http://elsewhere/"), "HTTP 302: moved"),
         (http_response("no", 404), "HTTP 404: no"),
-        (http_response("broken", 500), "HTTP 500: broken"),
     ],
 )
 def test_another_program_is_a_wrong_server_with_a_safe_cause(rude_server: RudeServer, reply: bytes, shown: str) -> None:
@@ -226,14 +220,6 @@ def test_all_servers_are_probed_in_parallel(rude_server: RudeServer) -> None:
     assert [state.status for state in states.values()] == ["up"] * 4
 
 
-@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(reply=st.one_of(st.binary(max_size=200), st.text(max_size=60).map(lambda text: http_response(json.dumps(text)))))
-def test_any_reply_yields_a_state(rude_server: RudeServer, reply: bytes) -> None:
-    state = probe_replies(rude_server, {"/": reply})
-    assert state.status in ("up", "slow", "wrong", "down")
-    assert one_line(state.cause or "", 4096) == (state.cause or "")
-
-
 @pytest.mark.parametrize(
     ("url", "base"),
     [
@@ -279,7 +265,6 @@ def test_an_invalid_address_is_rejected(url: str) -> None:
     ("env", "payload", "expected"),
     [
         ("maze", "AgentGym Console 0.1.0: Maze (strict, x)", ServerIdentity("console", "Maze", "strict", "x")),
-        ("SQLGym", "AgentGym Console 1.0: SQLGym (compat, y)", ServerIdentity("console", "SQLGym", "compat", "y")),
         ("Wordle", "AgentGym Console 0.1.0: Maze (strict, x)", ServerIdentity("wrong", "Maze", "strict", "x")),
         ("BabyAI", "This is environment BabyAI.", ServerIdentity("agentgym", "BabyAI", "compat")),
         ("Maze", "This is environment LMRL-Gym.", ServerIdentity("agentgym", "LMRL-Gym", "compat")),
@@ -287,12 +272,10 @@ def test_an_invalid_address_is_rejected(url: str) -> None:
         ("Sokoban", "This is environment Sokoban.", ServerIdentity("agentgym", "Sokoban", "compat")),
         ("SQLGym", "ok", ServerIdentity("agentgym", mode="compat")),
         ("BabyAI", "This is environment TextCraft.", ServerIdentity("wrong", "TextCraft", "compat")),
-        ("SQLGym", "This is environment TextCraft.", ServerIdentity("wrong", "TextCraft", "compat")),
         ("BabyAI", "ok", ServerIdentity("wrong")),
         ("BabyAI", "Welcome!", ServerIdentity("unknown")),
         ("Sokoban", "ok", ServerIdentity("unknown")),
         ("BabyAI", {"status": "ok"}, ServerIdentity("wrong")),
-        ("BabyAI", None, ServerIdentity("wrong")),
         ("BabyAI", "x" * 1000, ServerIdentity("wrong")),
     ],
 )

@@ -163,10 +163,10 @@ async def check(environment: Environment, table: Sequence[tuple[Action, Kind]]) 
     assert found == list(table)
 
 
-@pytest.fixture(scope="module", params=MODES)
-def servers(request: pytest.FixtureRequest) -> Iterator[tuple[Mode, dict[str, str]]]:
-    with serve_environments([*TABLE], mode=request.param) as urls:
-        yield request.param, urls
+@pytest.fixture(scope="module")
+def urls() -> Iterator[dict[str, str]]:
+    with serve_environments([*TABLE]) as urls:
+        yield urls
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -177,9 +177,8 @@ async def test_embedded(env: str, mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("env", TABLE)
-async def test_on_a_server(env: str, servers: tuple[Mode, dict[str, str]]) -> None:
-    mode, urls = servers
-    environment = HttpEnvironment(env=env, address=ServerAddress(urls[env]), mode=mode)
+async def test_on_a_server(env: str, urls: dict[str, str]) -> None:
+    environment = HttpEnvironment(env=env, address=ServerAddress(urls[env]))
     await check(environment, TABLE[env])
     await environment.cleanup()
 

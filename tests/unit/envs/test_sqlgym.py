@@ -61,18 +61,6 @@ def test_the_schema_lists_tables_columns_and_keys() -> None:
     )
 
 
-def test_compat_uses_agentgyms_wording() -> None:
-    schema = SQLGym(mode="compat").reset(task_index=0)[0]["content"] or ""
-    assert "Table loans has columns such as id, member id, book id, lent on, days, fine cents." in schema
-    assert "The book id of loans is the foreign key of name of members." in schema
-
-
-def test_compat_accepts_steps_after_the_end() -> None:
-    env = start_env(mode="compat")
-    assert step_text(env, "SELECT 1") == ("[(1,)]", 0.0, True)
-    assert step_text(env, GOLD) == ("[(5,)]", 1.0, True)
-
-
 @pytest.mark.parametrize(
     ("text", "reward"),
     [
@@ -165,10 +153,3 @@ def test_a_gold_query_with_an_error_is_an_error_of_the_task() -> None:
         step_text(start_env(), "SELECT 1")
     assert "secret" not in str(caught.value)
     assert step_text(start_env(), "SELEC")[1:] == (0.0, True)
-
-
-@pytest.mark.usefixtures("broken_gold")
-def test_compat_scores_a_query_zero_if_the_gold_query_has_an_error() -> None:
-    env = start_env(mode="compat")
-    assert step_text(env, "SELECT 1") == ("[(1,)]", 0.0, True)
-    assert step_text(env, "SELECT secret FROM nowhere") == ("no such table: nowhere", 0.0, True)

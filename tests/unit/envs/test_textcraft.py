@@ -51,24 +51,12 @@ def test_an_episode_runs_from_reset_to_the_goal() -> None:
         step_text(env, "inventory")
 
 
-def test_compat_accepts_steps_after_the_end() -> None:
-    env = start_env("emerald_block", "compat")
-    step_text(env, "get 9 emerald")
-    assert step_text(env, "craft 1 emerald block using 9 emerald")[1:] == (1.0, True)
-    assert step_text(env, "inventory") == ("Inventory: [emerald block] (1) ", 0.0, False)
-    env.cleanup()
-    with pytest.raises(EnvironmentFault, match="call reset first"):
-        step_text(env, "inventory")
-
-
 @pytest.mark.parametrize(
     ("text", "observation"),
     [
         ("", "Could not execute "),
-        ("dance", "Could not execute dance"),
         ("inventory please", "Inventory: You are not carrying anything."),
         (" inventory", "Could not execute  inventory"),
-        ("Inventory", "Could not execute Inventory"),
         ("get oak log", "Could not execute get oak log"),
         ("get 0 oak log", "Got 0 oak log"),
         ("get 007 oak log", "Got 7 oak log"),
@@ -76,15 +64,10 @@ def test_compat_accepts_steps_after_the_end() -> None:
         ("get 99999999999999999999999 oak log", "Got 99999999999999999999999 oak log"),
         ("get \u0661 oak log", "Could not execute get \u0661 oak log"),
         ("get 1 oak log\nget 1 bamboo", "Got 1 oak log"),
-        (" get 1 oak_log", "Could not execute  get 1 oak_log"),
         ("get 1 oak_log", "Got 1 oak_log"),
         ("get 1 oak log ", "Could not find oak log "),
         ("get 1 ", "Could not find "),
-        ("get 1 oak logs", "Got 1 oak logs"),
-        ("get 1 stone tool materials", "Got 1 stone tool materials"),
-        ("get 1 coal", "Got 1 coal"),
         ("get 1 charcoal", "Could not find charcoal"),
-        ("get 1 planks", "Could not find planks"),
         ("get 1 oak planks", "Could not find oak planks"),
         ("get 1 minecraft:bamboo", "Could not find minecraft:bamboo"),
         ("craft 1 stick", "Could not execute craft 1 stick"),
@@ -93,7 +76,6 @@ def test_compat_accepts_steps_after_the_end() -> None:
         ("craft 1 stick using bamboo", "Wrong item format: bamboo"),
         ("craft 1 stick using 2 bamboo, and luck", "Wrong item format: and luck"),
         ("craft 1 stick using 2 bamboo,", "Wrong item format: "),
-        ("craft 1 stick using 2 bamboo", "Could not find enough items to craft minecraft:stick"),
         ("craft 4 stick using 2 planks", "Could not find enough items to craft minecraft:stick"),
     ],
 )
@@ -105,7 +87,6 @@ def test_observations_of_a_first_action(text: str, observation: str) -> None:
 @pytest.mark.parametrize(
     ("text", "observation"),
     [
-        ("craft 1 stick using 2 bamboo", "Crafted 1 minecraft:stick"),
         ("craft 0 stick using 2 bamboo", "Crafted 1 minecraft:stick"),
         (f"craft {'9' * 60} stick using 2 bamboo", "Crafted 1 minecraft:stick"),
         ("craft 7 stick using 1 bamboo, 1 bamboo", "Could not find a valid recipe for minecraft:stick"),
@@ -215,34 +196,14 @@ def test_the_initial_plan_solves_every_task() -> None:
     assert max(lengths[:20]) == 4
 
 
-@pytest.mark.parametrize(
-    ("goal", "plan"),
-    [
-        ("emerald_block", ["get 9 emerald", "craft 1 emerald block using 9 emerald"]),
-        (
-            "stone_pickaxe",
-            [
-                "get 3 stone tool materials",
-                "get 4 bamboo",
-                "craft 1 stick using 2 bamboo",
-                "craft 1 stick using 2 bamboo",
-                "craft 1 stone pickaxe using 3 stone tool materials, 2 stick",
-            ],
-        ),
-        (
-            "oak_sign",
-            [
-                "get 2 oak logs",
-                "craft 4 oak planks using 1 oak logs",
-                "craft 4 oak planks using 1 oak logs",
-                "craft 4 stick using 2 oak planks",
-                "craft 3 oak sign using 6 oak planks, 1 stick",
-            ],
-        ),
-    ],
-)
-def test_the_plan_lists_gets_before_crafts(goal: str, plan: list[str]) -> None:
-    assert finish(start_env(goal)) == plan
+def test_the_plan_lists_gets_before_crafts() -> None:
+    assert finish(start_env("stone_pickaxe")) == [
+        "get 3 stone tool materials",
+        "get 4 bamboo",
+        "craft 1 stick using 2 bamboo",
+        "craft 1 stick using 2 bamboo",
+        "craft 1 stone pickaxe using 3 stone tool materials, 2 stick",
+    ]
 
 
 def test_the_oracle_uses_the_inventory_and_surplus() -> None:

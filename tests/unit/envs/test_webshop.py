@@ -109,15 +109,6 @@ def test_leaving_the_product_clears_its_options(between: list[str]) -> None:
     assert step_texts(env, *between, f"click[{ITEM}]", "click[Buy Now]")[1:] == (3 / 5, True)
 
 
-def test_detail_pages_keep_the_options_and_the_last_choice_counts() -> None:
-    env = start_env()
-    step_texts(env, SEARCH, f"click[{ITEM}]", "click[white]", "click[set of six]", "click[rose]")
-    assert step_texts(env, "click[Features]", "click[< Prev]", "click[Buy Now]")[1:] == (1.0, True)
-    assert (
-        step_texts(start_env(), SEARCH, f"click[{ITEM}]", "click[rose]", "click[white]", "click[Buy Now]")[1] == 3 / 5
-    )
-
-
 NO_ACTIONS = ["", "dance", "search", "search[]", "search []", "Search[board]", "search[two\nlines]", "click[search]"]
 ELSEWHERE = ["click[buy now]", "click[next >]", f"click[{ITEM}]", "click[back to search] click[x]"]
 
@@ -152,17 +143,6 @@ def test_compat_parses_actions_like_agentgyms_server() -> None:
         assert step_texts(start_env("compat"), text)[0] == START
         assert isinstance(compat.parse(text), InvalidAction)
     assert step_texts(start_env(), "search[a [b]]")[0] != START
-
-
-def test_compat_accepts_steps_after_the_end() -> None:
-    env = start_env("compat")
-    thanks, reward, done = step_texts(env, SEARCH, f"click[{ITEM}]", "click[Buy Now]")
-    assert (reward, done) == (3 / 5, True)
-    assert step_texts(env, "click[Buy Now]") == (thanks, 0.0, False)
-    assert page_parts(step_texts(env, SEARCH)[0])[3] == "Page 1 (Total results: 50)"
-    env.cleanup()
-    with pytest.raises(EnvironmentFault, match="call reset first"):
-        step_texts(env, SEARCH)
 
 
 def test_admissible_actions_are_the_elements_of_the_page() -> None:
@@ -222,10 +202,3 @@ def test_the_oracle_recovers_from_every_detour(detour: tuple[str, ...], mode: Mo
     for text in detour:
         step_text(env, text)
     assert finish(env)[1] == 1.0
-
-
-def test_the_oracle_continues_after_the_end_in_compat() -> None:
-    env = start_env("compat")
-    oracle = env.oracle(0)
-    rewards = [step_text(env, oracle.next_action())[0] for _ in range(10)]
-    assert rewards == [0, 0, 0, 0, 1] * 2

@@ -92,17 +92,13 @@ def test_the_product_type_scales_the_reward(kind: str, nouns: str, factor: float
 @pytest.mark.parametrize(
     ("one", "other", "ratio"),
     [  # values of rapidfuzz 3.14
-        ("navy", "navy", 100.0),
         ("navy", "navy blue", 100.0),
         ("gluten free", "free gluten", 100.0),
         ("non stick", "nonstick", 94.12),
-        ("quick drying", "quick dry", 85.71),
         ("water resistant", "heat resistant", 82.76),
         ("green apple", "forest green", 62.5),
-        ("anti aging", "antiaging", 52.63),
         ("x-large", "xx-large", 93.33),
         ("abc", "xyz", 0.0),
-        ("", "", 0.0),
         ("", "navy", 0.0),
     ],
 )

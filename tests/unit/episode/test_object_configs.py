@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -112,16 +110,6 @@ def test_a_constructor_that_fails_is_called_again_for_the_next_object() -> None:
         with pytest.raises(Exception, match="broken part"):
             build_object(cfg)
     assert Part.n_built == before + 2
-
-
-def test_a_plain_config_is_built_without_hydra() -> None:
-    code = (
-        "import sys\nfrom runner.episode.factory import build_object\n"
-        "class Part: pass\n"
-        "build_object({'_target_': '__main__.Part'})\n"
-        "sys.exit('hydra' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
 
 
 @pytest.mark.parametrize("target", ["no_such_module.Part", f"{__name__}.NoPart", f"{__name__}.PART", "..", "", None])

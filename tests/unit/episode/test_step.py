@@ -235,12 +235,6 @@ async def test_what_an_environment_reports_is_checked() -> None:
     assert "rejection should be" in trajectory.error_info.message
 
 
-async def test_a_valid_action_resets_the_unparsed_count() -> None:
-    trajectory, _ = await run_episode(EpisodeFactory(Scripted(UNPARSED, UP), Limits(max_unparsed=2)))
-    assert trajectory.outcome is Outcome.SUCCESS
-    assert [step.valid for step in trajectory.timesteps] == [False, True] * 3
-
-
 @pytest.mark.parametrize("answer", [InvalidAction(cast(str, 1), "up"), InvalidAction("hm", cast(str, None))])
 async def test_the_fields_of_an_invalid_action_must_be_text(answer: InvalidAction) -> None:
     with pytest.raises(AgentFault, match="act should return"):

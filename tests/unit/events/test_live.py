@@ -182,19 +182,16 @@ def test_an_overflowing_reward_stays_finite() -> None:
 
 
 def test_a_short_timestep_is_unchanged() -> None:
-    item = played(
-        action=Action(None, [ToolCall("1", "move", '{"to": "wall"}')]), cost=math.nan, ttft_s=0.25, tokens_per_s=40.0
-    )
+    reset: Any = [{"role": "system", "content": "play"}]
+    longest: Any = [{"role": "user", "content": "a" * MAX_TEXT}]
+    call = ToolCall("1", "move", '{"to": "wall"}')
+    timing = {"cost": math.nan, "ttft_s": 0.25, "tokens_per_s": 40.0}
+    item = played(reset, action=Action(None, [call]), observation=longest, **timing)
     assert item.chats == [[{"role": "user", "content": "hello"}]]
-    assert item.observation == [{"role": "user", "content": "a wall"}]
-    assert item.action.tool_calls == [ToolCall("1", "move", '{"to": "wall"}')]
-    assert (item.cost, item.ttft_s, item.tokens_per_s, item.left_out, item.reset_observation) == (
-        None,
-        0.25,
-        40.0,
-        0,
-        None,
-    )
+    assert item.observation == longest
+    assert item.action.tool_calls == [call]
+    assert (item.cost, item.ttft_s, item.tokens_per_s, item.left_out) == (None, 0.25, 40.0, 0)
+    assert (item.reset_observation, played().reset_observation) == (reset, None)
 
 
 @pytest.mark.parametrize(
@@ -220,11 +217,6 @@ def test_long_texts_of_a_stream_delta_are_truncated() -> None:
     assert all(0 < len((text or "").encode()) <= MAX_TEXT for text in texts)
 
 
-def test_the_first_timestep_contains_the_reset_observation() -> None:
-    reset: Any = [{"role": "system", "content": "play"}]
-    assert played(reset).reset_observation == reset
-
-
 def test_a_valid_message_is_unchanged_beside_invalid_ones() -> None:
     plain: Any = {"role": "user", "content": "naïve \x1b \N{GRINNING FACE}", "name": None}
     calls: Any = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "move", "arguments": "{}"}}]}
@@ -238,7 +230,9 @@ def test_a_valid_message_is_unchanged_beside_invalid_ones() -> None:
 
 
 def test_the_number_of_short_messages_is_limited() -> None:
-    item = played(chats=[[{}] * 140_000, [{"role": "user", "content": "last"}]])
+    step = make_step(chats=[[{}] * 140_000, [{"role": "user", "content": "last"}]])
+    event = TimestepPlayed(at=AT, episode_id="e", seq=1, step=step)
+    item = msgspec.json.decode(bytes(timestep_item(event)), type=Timestep)
     assert item.chats[1] == [{"role": "user", "content": "last"}]
     assert len(item.chats[0]) + item.left_out == 140_000
     assert item.left_out > 0
@@ -257,11 +251,6 @@ def test_long_texts_are_truncated_with_their_full_length(letter: str) -> None:
         assert cut is not None
         assert len(cut.encode()) <= MAX_TEXT
         assert cut.endswith("…")
-
-
-def test_a_text_of_the_maximum_length_is_complete() -> None:
-    item = played(observation=[{"role": "user", "content": "a" * MAX_TEXT}])
-    assert item.observation == [{"role": "user", "content": "a" * MAX_TEXT}]
 
 
 def test_a_long_chat_loses_its_oldest_messages() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import pytest
 from runner.formats.format import Source, recognise
 from runner.formats.importing import Importer, ImportReport, ReadEpisode, read_episodes
 from runner.formats.reading import LIMITS, Limits, Malformed
-from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore, open_index
+from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore
 from runner.types import Action, Chat, Message, Tokens, ToolCall
 from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory, newest_rows
 
@@ -58,19 +56,6 @@ def model_episode() -> EpisodeRecord:
 def episode() -> EpisodeRecord:
     """An episode of a model."""
     return model_episode()
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> EpisodeStore:
-    """A state directory without episodes."""
-    return EpisodeStore(tmp_path / "state")
-
-
-@pytest.fixture
-def index(store: EpisodeStore) -> Iterator[EpisodeIndex]:
-    """The index of the state directory."""
-    with closing(open_index(store)) as index:
-        yield index
 
 
 def imported(store: EpisodeStore, index: EpisodeIndex, path: Path, limits: Limits = LIMITS) -> ImportReport:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -58,28 +57,6 @@ def test_an_import_is_exported_with_its_replies_and_calls(store: EpisodeStore, i
     again, original = ([step for step in each["steps"] if step["source"] == "agent"] for each in trajectories)
     for name in ("message", "reasoning_content", "tool_calls"):
         assert [step.get(name) for step in again] == [step.get(name) for step in original]
-
-
-def test_an_own_export_keeps_texts_calls_rewards_times_and_tokens(
-    episode: EpisodeRecord, tmp_path: Path, store: EpisodeStore, index: EpisodeIndex
-) -> None:
-    path = tmp_path / "own.json"
-    path.write_bytes(encode(encode_atif(episode)))
-    assert imported(store, index, path).n_imported == 1
-    (record,) = stored(store, index)
-    same = (
-        *("env", "agent", "model", "task_index", "attempt", "outcome", "success", "reward", "tokens", "started_at"),
-        *("ended_at", "duration_s", "reset_observation", "versions", "rounds", "cost", "evaluation", "data_label"),
-    )
-    assert {name: getattr(record, name) for name in same} == {name: getattr(episode, name) for name in same}
-    for step, own in zip(record.timesteps, episode.timesteps, strict=True):
-        for name in ("action", "observation", "reward", "done", "model_s", "env_s", "endpoint", "model", "tokens"):
-            assert getattr(step, name) == getattr(own, name), name
-        assert step.chats[0][-1] == own.chats[0][-1]
-    again, own = json.loads(encode(encode_atif(record))), json.loads(path.read_bytes())
-    assert {name: again[name] for name in ("agent", "steps", "final_metrics")} == {
-        name: own[name] for name in ("agent", "steps", "final_metrics")
-    }
 
 
 MESSAGES = st.sampled_from(

@@ -74,7 +74,7 @@ def texts_of(value: object) -> Iterator[str]:
 
 
 def exported(folder: Path) -> ReadPage:
-    path, state = folder / "page.html", str(folder / "state")
+    path, state = folder / "page.html", str(folder / "data")
     path.unlink(missing_ok=True)
     assert main(["export", "--format", "html", "--output", str(path), "--data-dir", state]) == 0
     return ReadPage(path.read_bytes())
@@ -114,7 +114,7 @@ def test_an_imported_episode_has_no_outcome_or_reward(tmp_path: Path) -> None:
     chat = tmp_path / "chat.jsonl"
     messages = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "Thought: west\nAction: left"}]
     chat.write_text(json.dumps({"messages": messages}) + "\n")
-    assert main(["import", str(chat), "--data-dir", str(tmp_path / "state")]) == 0
+    assert main(["import", str(chat), "--data-dir", str(tmp_path / "data")]) == 0
     (episode,) = exported(tmp_path).episodes
     facts = dict(episode["facts"])
     assert (episode["outcome"], episode["tone"], episode["reward"]) == ("? unknown, unscored", "dim", None)

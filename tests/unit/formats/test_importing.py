@@ -8,26 +8,22 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.cli import main
-from runner.errors import StoreError
 from runner.formats.chat import encode_messages, encode_sharegpt
-from runner.formats.format import first_object, readable_formats, recognise
-from runner.formats.importing import decoded_episodes
-from runner.formats.reading import LIMITS, Item, Limits, Malformed, Place, json_items, read_place
+from runner.formats.format import first_object, recognise
+from runner.formats.reading import Item, Limits, Malformed, json_items, read_place
 from runner.publish.outbox import LOCAL, Outbox
 from runner.results.summary import summarize_results
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore, open_index
-from runner.util.clock import is_ulid
 from runner.util.safe_values import encode
 from tests.fuzz.targets import foreign_file
 from tests.support.episodes import newest_rows
 from tests.support.json_values import JSON_VALUES
-from tests.unit.formats.conftest import FILES, NOW, imported, read_all, stored
+from tests.unit.formats.conftest import FILES, imported, read_all, stored
 
 REPLY = {"role": "assistant", "content": "left"}
 
@@ -253,33 +249,6 @@ def test_the_command_reports_what_it_did(chats: Path, tmp_path: Path, capsys: py
 )
 def test_any_file_is_read_within_the_limits(data: bytes) -> None:
     foreign_file.check(data)
-
-
-KEYS = st.sampled_from(
-    ["eval", "sample", "messages", "events", "scores", "result", "trajectories", "exception_info", "verifier_result"]
-)
-NESTED = st.recursive(JSON_VALUES, lambda inner: st.dictionaries(KEYS, inner, max_size=4), max_leaves=6)
-
-
-@given(NESTED)
-def test_any_value_is_an_episode_or_has_a_reason_in_every_format(value: object) -> None:
-    plain = msgspec.json.decode(encode(value))
-    for form in readable_formats().values():
-        item = Item(Place(FILES, 1), encode(plain))
-        try:
-            for found in decoded_episodes(item, form, LIMITS, NOW):
-                assert is_ulid(found.record.episode_id)
-        except ValueError as exc:
-            assert str(exc)
-
-
-@given(st.binary(max_size=400))
-def test_any_archive_is_read_or_reported(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    path = tmp_path_factory.getbasetemp() / "any.eval"
-    path.write_bytes(b"PK\3\4" + data)
-    with pytest.raises(StoreError):
-        read_all(path)
-    assert recognise(path.rename(path.with_suffix(".bin"))) is None
 
 
 def test_an_import_creates_its_state_directory(chats: Path, tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ import pytest
 from runner.errors import StoreError
 from runner.formats.agentgym import encode_agenttraj, encode_rollout
 from runner.formats.chat import encode_pair
-from runner.formats.export import new_output
 from runner.formats.format import recognise
-from runner.formats.parquet import ParquetWriter, episode_items, read_rows
-from runner.formats.reading import LIMITS, Item
+from runner.formats.parquet import episode_items
+from runner.formats.reading import LIMITS
 from runner.formats.training import trained_sequence
 from runner.formats.verifiers import encode_trace
 from runner.store import EpisodeRecord
@@ -22,8 +21,6 @@ from runner.store.token_file import TokenizedEpisode
 from runner.types import Outcome, Tokens, ToolCall
 from runner.util.safe_values import encode
 from tests.unit.formats.conftest import FILES, model_episode, read_all
-
-NO_PYARROW = "run `.venv/bin/pip install pyarrow`"
 
 
 def written(path: Path, *values: object) -> Path:
@@ -43,26 +40,6 @@ def trace(*nodes: dict[str, Any], **fields: Any) -> dict[str, Any]:  # noqa: ANN
         "agent": {"name": "agent", "config": {"model": "m"}},
     }
     return {**known, "nodes": list(nodes), **fields}
-
-
-def test_an_own_trace_keeps_texts_calls_rewards_times_and_tokens(episode: EpisodeRecord, tmp_path: Path) -> None:
-    (found,), malformed = read_all(written(tmp_path / "traces.jsonl", encode_trace(episode)))
-    record = found.record
-    assert not malformed
-    same = ("env", "agent", "model", "task_index", "outcome", "success", "reward", "tokens", "started_at", "duration_s")
-    assert {name: getattr(record, name) for name in same} == {name: getattr(episode, name) for name in same}
-    for step, own in zip(record.timesteps, episode.timesteps, strict=True):
-        assert (step.action, step.observation, step.reward, step.valid) == (
-            own.action,
-            own.observation,
-            own.reward,
-            own.valid,
-        )
-        assert step.chats[0][-1] == own.chats[0][-1]
-        assert step.model_s == pytest.approx(own.model_s)
-        assert step.tokens == own.tokens
-    assert record.origin is not None
-    assert record.origin.missing == ()
 
 
 def test_branches_of_a_trace_are_attempts_of_which_one_is_rated(tmp_path: Path) -> None:
@@ -226,32 +203,6 @@ def test_each_signature_excludes_the_others(episode: EpisodeRecord, tmp_path: Pa
         assert form.name == name
     assert recognise(written(tmp_path / "x.jsonl", {"level": "info", "message": "a log"})) is None
     assert recognise(written(tmp_path / "x.jsonl", json.loads(encode(episode)))) is None
-
-
-def test_a_table_is_read_again(episode: EpisodeRecord, tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow", reason=NO_PYARROW)
-    path = tmp_path / "episodes.parquet"
-    with new_output(path, is_folder=False) as output:
-        writer = ParquetWriter(output.create())
-        for each in (episode, model_episode()):
-            writer.write(each)
-        writer.finish()
-    found, malformed = read_all(path)
-    assert not malformed
-    assert len(found) == 2
-    record = found[0].record
-    same = ("env", "agent", "model", "task_index", "outcome", "success", "reward", "tokens", "started_at", "ended_at")
-    assert {name: getattr(record, name) for name in same} == {name: getattr(episode, name) for name in same}
-    for step, own in zip(record.timesteps, episode.timesteps, strict=True):
-        assert (step.action, step.reward, step.tokens, step.model_s) == (
-            own.action,
-            own.reward,
-            own.tokens,
-            own.model_s,
-        )
-    assert read_rows(found[1].place, LIMITS) == next(
-        item.data for item in episode_items(path, LIMITS) if item.place.number == 2 and isinstance(item, Item)
-    )
 
 
 def test_a_damaged_table_is_reported(tmp_path: Path) -> None:

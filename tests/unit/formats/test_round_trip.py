@@ -81,7 +81,7 @@ def exported(records: Sequence[EpisodeRecord], form: str, folder: Path) -> tuple
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=100 if IS_FULL else 8)
+@settings(max_examples=100 if IS_FULL else 5)
 @given(drawn=st.lists(episodes(), min_size=1, max_size=4))
 def test_what_is_known_of_an_episode_survives_a_round_trip(form: str, drawn: list[EpisodeRecord]) -> None:
     with TemporaryDirectory() as first, TemporaryDirectory() as second, TemporaryDirectory() as third:
@@ -96,6 +96,35 @@ def test_what_is_known_of_an_episode_survives_a_round_trip(form: str, drawn: lis
         check(form, drawn, again)
         if not manifest.left_out and form not in ("agentgym-rl", "preferences"):
             assert exported(again, form, Path(third))[1] == rows
+
+
+def again_from(form: str, original: EpisodeRecord, folder: Path) -> EpisodeRecord:
+    """Return an episode as it is imported from its export."""
+    exported([original], form, folder)
+    store = EpisodeStore(folder / "again")
+    with closing(open_index(store)) as index:
+        imported(store, index, folder / f"export{find_format(form).suffix}")
+        (again,) = stored(store, index)
+    return again
+
+
+@pytest.mark.parametrize("form", WITH_TOKENS)
+def test_an_own_export_keeps_texts_calls_rewards_times_and_tokens(
+    form: str, episode: EpisodeRecord, tmp_path: Path
+) -> None:
+    again = again_from(form, episode, tmp_path)
+    names = ["env", "agent", "model", "task_index", "attempt", "outcome", "success", "reward", "tokens", "started_at"]
+    names += ["ended_at", "duration_s", "rounds"]
+    parts = ["action", "reward", "valid", "tokens", "observation"]
+    if form == "atif":
+        names += ["reset_observation", "versions", "cost", "evaluation", "data_label"]
+        parts += ["done", "env_s", "endpoint", "model"]
+    assert results([again], names) == results([episode], names)
+    for step, own in zip(again.timesteps, episode.timesteps, strict=True):
+        assert [getattr(step, part) for part in parts] == [getattr(own, part) for part in parts]
+        assert step.model_s == pytest.approx(own.model_s)
+        assert step.chats[0][-1] == own.chats[0][-1]
+    assert again.origin is not None and again.origin.missing == ()
 
 
 @pytest.mark.parametrize("form", [*WITH_TOKENS, "messages", "sharegpt"])

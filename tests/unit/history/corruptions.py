@@ -1,4 +1,4 @@
-"""Corruptions of a valid history: each breaks one promise; ``None`` means that the history has nothing to corrupt."""
+"""Corruptions of a valid history: each breaks one promise, and skips the example if it has nothing to corrupt."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
+from hypothesis import assume
 
-from tests.history.history import is_finished
+from tests.history.history import is_finished, is_ok
 from tests.history.records import (
     AnyRecord,
     Call,
     EpisodeFile,
+    Fault,
     Live,
     Message,
     Probe,
@@ -26,7 +28,7 @@ from tests.history.records import (
 from tests.history.violation import Promise
 
 Records: TypeAlias = list[AnyRecord]
-Corruption: TypeAlias = Callable[[Records, random.Random], Records | None]
+Corruption: TypeAlias = Callable[[Records, random.Random], Records]
 _R = TypeVar("_R", bound=AnyRecord)
 CORRUPTIONS: Final[dict[str, tuple[Promise, Corruption]]] = {}
 
@@ -45,10 +47,11 @@ def of_kind(records: Records, kind: type[_R]) -> list[_R]:
     return [record for record in records if isinstance(record, kind)]
 
 
-def pick_file(records: Records, rng: random.Random, *, finished: bool = True) -> dict[str, Any] | None:
+def pick_file(records: Records, rng: random.Random, *, finished: bool = True) -> dict[str, Any]:
     documents = [record.document for record in of_kind(records, EpisodeFile) if record.document]
     suitable = [document for document in documents if is_finished(document) is finished]
-    return rng.choice(suitable) if suitable else None
+    assume(suitable)
+    return rng.choice(suitable)
 
 
 def pick_message(records: Records, rng: random.Random, prefix: str) -> Message:
@@ -115,27 +118,24 @@ def _without(records: Records, lost: AnyRecord) -> Records:
 
 
 @corruption("accepted")
-def wrong_number_of_an_interrupted_batch(records: Records, rng: random.Random) -> Records | None:
-    states = last_states(records, "interrupted")
-    if not states:
-        return None
+def wrong_number_of_an_interrupted_batch(records: Records, rng: random.Random) -> Records:
+    assume(states := last_states(records, "interrupted"))
     rng.choice(states)["n_done"] += 1
     return records
 
 
 @corruption("accepted")
-def cancelled_without_a_request(records: Records, rng: random.Random) -> Records | None:
-    if not last_states(records, "cancelled"):
-        return None
+def cancelled_without_a_request(records: Records, rng: random.Random) -> Records:
+    assume(last_states(records, "cancelled"))
     return [each for each in records if not (isinstance(each, Call) and each.op == "cancel")]
 
 
 @corruption("accepted")
-def forgotten_cancellation(records: Records, rng: random.Random) -> Records | None:
-    states = last_states(records, "cancelled")
+def forgotten_cancellation(records: Records, rng: random.Random) -> Records:
+    assume(states := last_states(records, "cancelled"))
     for state in states:
         state["status"] = "interrupted"
-    return records if states else None
+    return records
 
 
 @corruption("accepted")
@@ -171,9 +171,8 @@ def removed_file(records: Records, rng: random.Random) -> Records:
 
 
 @corruption("finished")
-def altered_step(records: Records, rng: random.Random) -> Records | None:
-    if (document := pick_file(records, rng)) is None:
-        return None
+def altered_step(records: Records, rng: random.Random) -> Records:
+    document = pick_file(records, rng)
     step = rng.choice(document["timesteps"])
     match rng.choice(["observation", "action", "done"]):
         case "observation":
@@ -186,27 +185,25 @@ def altered_step(records: Records, rng: random.Random) -> Records | None:
 
 
 @corruption("finished")
-def altered_reward(records: Records, rng: random.Random) -> Records | None:
-    if (document := pick_file(records, rng)) is None:
-        return None
+def altered_reward(records: Records, rng: random.Random) -> Records:
+    document = pick_file(records, rng)
     rng.choice(document["timesteps"])["reward"] += 0.5
     document["reward"] += 0.5
     return records
 
 
 @corruption("finished")
-def altered_outcome(records: Records, rng: random.Random) -> Records | None:
-    if (document := pick_file(records, rng)) is None or document["outcome"] == "error":
-        return None
+def altered_outcome(records: Records, rng: random.Random) -> Records:
+    document = pick_file(records, rng)
+    assume(document["outcome"] != "error")
     document["outcome"] = "failure" if document["outcome"] == "success" else "success"
     document["success"] = document["outcome"] == "success"
     return records
 
 
 @corruption("finished")
-def lost_journal_line(records: Records, rng: random.Random) -> Records | None:
-    if (document := pick_file(records, rng, finished=False)) is None:
-        return None
+def lost_journal_line(records: Records, rng: random.Random) -> Records:
+    document = pick_file(records, rng, finished=False)
     del document["timesteps"][rng.randrange(len(document["timesteps"]))]
     for number, step in enumerate(document["timesteps"]):
         step["index"] = number
@@ -216,9 +213,8 @@ def lost_journal_line(records: Records, rng: random.Random) -> Records | None:
 
 
 @corruption("finished")
-def game_that_no_server_played(records: Records, rng: random.Random) -> Records | None:
-    if (document := pick_file(records, rng)) is None:
-        return None
+def game_that_no_server_played(records: Records, rng: random.Random) -> Records:
+    document = pick_file(records, rng)
     instance = document["env_episode_id"].rpartition("@")[2]
     return [each for each in records if not (isinstance(each, Reset | Step) and each.instance == instance)]
 
@@ -318,10 +314,9 @@ def another_outcome_is_shown(records: Records, rng: random.Random) -> Records:
 
 
 @corruption("resumed")
-def task_played_twice(records: Records, rng: random.Random) -> Records | None:
+def task_played_twice(records: Records, rng: random.Random) -> Records:
     """A second game of the same attempt, with a file of its own."""
-    if (document := pick_file(records, rng)) is None:
-        return None
+    document = pick_file(records, rng)
     file = next(each for each in of_kind(records, EpisodeFile) if each.document is document)
     copy = msgspec.json.decode(msgspec.json.encode(file), type=EpisodeFile)
     assert copy.document is not None
@@ -332,10 +327,9 @@ def task_played_twice(records: Records, rng: random.Random) -> Records | None:
 
 
 @corruption("resumed")
-def finished_task_started_again(records: Records, rng: random.Random) -> Records | None:
+def finished_task_started_again(records: Records, rng: random.Random) -> Records:
     """After the end of a task, an interrupted episode of the same attempt begins."""
-    if (document := pick_file(records, rng)) is None:
-        return None
+    document = pick_file(records, rng)
     node_end = of_kind(records, StreamRead)[0].at
     copy = msgspec.json.decode(msgspec.json.encode(document))
     copy |= {"episode_id": "F" * 26, "outcome": "interrupted", "timesteps": [], "rounds": 0, "reward": 0.0}
@@ -352,9 +346,8 @@ def finished_task_started_again(records: Records, rng: random.Random) -> Records
 
 
 @corruption("resumed")
-def unplanned_task(records: Records, rng: random.Random) -> Records | None:
-    if (document := pick_file(records, rng)) is None:
-        return None
+def unplanned_task(records: Records, rng: random.Random) -> Records:
+    document = pick_file(records, rng)
     document[rng.choice(["task_index", "attempt"])] = 99
     return records
 
@@ -370,7 +363,7 @@ def repeated_live_item(records: Records, rng: random.Random) -> Records:
 
 
 @corruption("live")
-def hidden_gap(records: Records, rng: random.Random) -> Records | None:
+def hidden_gap(records: Records, rng: random.Random) -> Records:
     """Items in the middle of an episode are missing in calm time."""
     calm = of_kind(records, Probe)[-1].at
     episodes = [each for each in of_kind(records, Live) if len(each.items) == 2]
@@ -412,4 +405,91 @@ def late_event(records: Records, rng: random.Random) -> Records:
 @corruption("recovered")
 def node_dies_by_itself(records: Records, rng: random.Random) -> Records:
     of_kind(records, Process)[-1].expected = False
+    return records
+
+
+# --- nothing is lost, but the node does its work badly
+
+
+@corruption("accepted")
+def refused_start(records: Records, rng: random.Random) -> Records:
+    start = next(call for call in of_kind(records, Call) if call.op == "start" and is_ok(call))
+    reply = {"id": "start", "ok": False, "error": {"code": "refused", "message": "no"}}
+    return [*records, Call(at=start.at, ended_at=start.ended_at, op="start", args=start.args, reply=reply)]
+
+
+@corruption("accepted")
+def batch_listed_twice(records: Records, rng: random.Random) -> Records:
+    call, batches = _list_with_batches(records, rng)
+    batches.append(dict(batches[0]))
+    return [*records, call]
+
+
+@corruption("accepted")
+def progress_without_episodes(records: Records, rng: random.Random) -> Records:
+    """A batch counts an episode more than it has stored."""
+    call, batches = _list_with_batches(records, rng)
+    batch = rng.choice(batches)
+    stored = [each.document for each in of_kind(records, EpisodeFile) if each.document]
+    n_stored = sum(document["batch_id"] == batch["batch_id"] for document in stored)
+    batch["status"], batch["n_done"] = "running", n_stored + 1
+    return [*records, call]
+
+
+def _list_with_batches(records: Records, rng: random.Random) -> tuple[Call, list[dict[str, Any]]]:
+    """Return a copy of an answer to ``list`` that has batches, and these."""
+    calls = [call for call in of_kind(records, Call) if call.op == "list" and is_ok(call)]
+    call = rng.choice([call for call in calls if (call.reply or {})["result"]["batches"]])
+    copy = msgspec.json.decode(msgspec.json.encode(call), type=Call)
+    assert copy.reply is not None
+    return copy, copy.reply["result"]["batches"]
+
+
+@corruption("finished")
+def error_without_a_cause(records: Records, rng: random.Random) -> Records:
+    document = pick_file(records, rng)
+    document["outcome"], document["success"], document["error"] = "error", False, None
+    return records
+
+
+@corruption("finished")
+def error_without_a_fault(records: Records, rng: random.Random) -> Records:
+    documents = [each.document for each in of_kind(records, EpisodeFile) if each.document]
+    assume(any(document["outcome"] == "error" for document in documents))
+    return [record for record in records if not isinstance(record, Fault)]
+
+
+@corruption("finished")
+def episode_cancelled_without_a_request(records: Records, rng: random.Random) -> Records:
+    document = pick_file(records, rng)
+    document["outcome"], document["success"] = "cancelled", False
+    return records
+
+
+@corruption("told")
+def event_on_another_subject(records: Records, rng: random.Random) -> Records:
+    pick_message(records, rng, "episode:").subject = "agentgym.eval.batch.completed.v1"
+    return records
+
+
+@corruption("live")
+def end_that_was_not_received(records: Records, rng: random.Random) -> Records:
+    episodes = {file.document["episode_id"] for file in of_kind(records, EpisodeFile) if file.document}
+    received = [live for live in of_kind(records, Live) if live.items and live.items[0].get("episode_id") in episodes]
+    rng.choice(received).items[0]["kind"] = "episode.started"
+    return [record for record in records if not isinstance(record, Fault)]
+
+
+@corruption("bounded")
+def child_processes_left_behind(records: Records, rng: random.Random) -> Records:
+    rng.choice([probe for probe in of_kind(records, Probe) if probe.process == "node"]).n_children = 9
+    return records
+
+
+@corruption("recovered")
+def silence_long_after_the_last_fault(records: Records, rng: random.Random) -> Records:
+    last = of_kind(records, Probe)[-1].at
+    for call in of_kind(records, Call):
+        if call.op == "health" and last - 21.5 < call.at < last:
+            call.reply = None
     return records

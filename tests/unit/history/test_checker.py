@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.history.checker import CHECKS, check
-from tests.history.history import HistoryError
+from tests.history.history import HistoryError, is_finished
 from tests.history.records import (
     AnyRecord,
     Begin,
@@ -32,10 +32,8 @@ from tests.history.records import (
 )
 from tests.history.report import MIN_EPISODES, silent_observers
 from tests.support.histories import make_history
-from tests.unit.history import service_corruptions
-from tests.unit.history.corruptions import CORRUPTIONS, last_states, of_kind, pick_file, replace_message
+from tests.unit.history.corruptions import CORRUPTIONS, last_states, of_kind, replace_message
 
-assert service_corruptions  # it registers more corruptions
 SEEDS = st.integers(0, 10**6)
 
 
@@ -50,10 +48,7 @@ def test_a_history_that_keeps_the_promises_has_no_violation(seed: int) -> None:
 @settings(max_examples=3, deadline=None)
 def test_a_corruption_breaks_its_promise(name: str, seed: int) -> None:
     promise, corrupt = CORRUPTIONS[name]
-    corrupted = corrupt(make_history(seed), random.Random(seed))
-    assume(corrupted is not None)
-    assert corrupted is not None
-    violations = check(corrupted)
+    violations = check(corrupt(make_history(seed), random.Random(seed)))
     assert promise in {violation.promise for violation in violations}
     assert all(str(violation).startswith(f"{violation.promise}: ") for violation in violations)
 
@@ -99,8 +94,9 @@ def promises_broken(records: list[AnyRecord]) -> set[str]:
 def with_interrupted(change: Callable[[dict[str, Any]], object]) -> list[AnyRecord]:
     for seed in range(50):
         records = make_history(seed)
-        if (document := pick_file(records, random.Random(seed), finished=False)) is not None:
-            change(document)
+        documents = [each.document for each in of_kind(records, EpisodeFile) if each.document]
+        if interrupted := [document for document in documents if not is_finished(document)]:
+            change(interrupted[0])
             return records
     raise AssertionError("no history has an interrupted episode")
 
@@ -173,8 +169,8 @@ class TestWhatIsNoViolation:
 
     def test_an_episode_without_a_server(self) -> None:
         records = make_history(1)
-        document = pick_file(records, random.Random(1))
-        assert document is not None
+        documents = [each.document for each in of_kind(records, EpisodeFile) if each.document]
+        document = next(document for document in documents if is_finished(document))
         instance = document["env_episode_id"].rpartition("@")[2]
         document["transport"] = "embedded"
         assert (

@@ -66,19 +66,7 @@ MADE = ("call00000", "call00001")
 @pytest.mark.parametrize(
     ("events", "calls"),
     [
-        pytest.param([WHOLE[:1], WHOLE[1:]], moves(RIGHT, DOWN), id="one index"),
         pytest.param([WHOLE], moves(RIGHT, DOWN), id="one index in one event"),
-        pytest.param(
-            [[each] for each in (HEADS[0], piece(RIGHT[:9], index=0), piece(RIGHT[9:], index=0))]
-            + [[each] for each in (HEADS[1], piece(DOWN[:5], index=0), piece(DOWN[5:], index=0))],
-            moves(RIGHT, DOWN),
-            id="pieces with one index",
-        ),
-        pytest.param(
-            [[piece(part, "move", id="a")] for part in (RIGHT[:4], RIGHT[4:])], moves(RIGHT), id="id and name repeated"
-        ),
-        pytest.param([[piece(part, "move")] for part in (RIGHT[:4], RIGHT[4:])], moves(RIGHT, ids=MADE), id="no id"),
-        pytest.param([[HEADS[0]], [piece(RIGHT, index=0)], [piece(RIGHT, index=0)]], moves(RIGHT), id="sent twice"),
         pytest.param(
             [[HEADS[0]], [piece(RIGHT[:3], index=0)], [piece(RIGHT[3:], index=0)], [piece(json.loads(RIGHT), index=0)]],
             moves(RIGHT),
@@ -99,16 +87,6 @@ MADE = ("call00000", "call00001")
         pytest.param([UNKNOWN[:1], UNKNOWN[1:]], moves(RIGHT, DOWN, ids=MADE), id="one index and no ids"),
         pytest.param([UNKNOWN[:1] * 2], moves(RIGHT, RIGHT, ids=MADE), id="equal calls without ids in one event"),
         pytest.param([UNKNOWN[:1]] * 2, moves(RIGHT, ids=MADE), id="one call without id, sent twice"),
-        pytest.param(
-            [[piece("", "move", id="a")], [piece(RIGHT[:5], index=1)], [piece(RIGHT[5:], index=2)]],
-            moves(RIGHT),
-            id="a growing index",
-        ),
-        pytest.param(
-            [[HEADS[0]], [piece(RIGHT[:5], index=0, id="x")], [piece(RIGHT[5:], index=0, id="y")]],
-            moves(RIGHT),
-            id="a new id for each piece",
-        ),
         pytest.param(
             [[piece("", "move", index=0)], [piece(RIGHT, index=0, id="a")]], moves(RIGHT), id="the id after the name"
         ),

@@ -10,7 +10,7 @@ from runner.config.profile import EndpointConfig, FeedbackMetrics
 from runner.inference.manager import InferenceManager
 from tests.support.inference import VirtualTime, agent_settings, episode_header, infer
 from tests.support.rude_gateway import CHAT_PATH, GATEWAY_HEALTH, GATEWAY_ID, rude_gateway
-from tests.support.rude_model import Behavior, PendingRequest, RudeModel, closing, completion_response, http_response
+from tests.support.rude_model import Behavior, PendingRequest, RudeModel, completion_response, http_response
 
 KEY = "sk-0123456789abcdef"
 
@@ -32,7 +32,7 @@ async def test_a_gateway_is_detected_once_and_keeps_its_episode_id() -> None:
 async def test_each_kind_of_server_is_detected(model_server: RudeModel) -> None:
     def reject(pending: PendingRequest) -> None:
         refusal = http_response(400, b'{"error": {"message": "missing field `messages`"}}')
-        pending.send(closing(http_response(405, b"") if pending.request.method == "GET" else refusal))
+        pending.send(http_response(405, b"") if pending.request.method == "GET" else refusal)
 
     rejecting = RudeModel(completion_response(""), routes={CHAT_PATH: reject})
     ollama = RudeModel(completion_response("up"), routes={"/api/tags": http_response(200, b'{"models": []}')})

@@ -20,7 +20,7 @@ from runner.inference.http import translate_errors
 from runner.inference.manager import InferenceManager
 from tests.support.inference import VirtualTime, agent_settings, episode_header, infer, inference_manager
 from tests.support.manual_clock import ManualClock
-from tests.support.rude_model import PendingRequest, RudeModel, closing, completion_response
+from tests.support.rude_model import PendingRequest, RudeModel, completion_response
 
 FAILURE = EndpointFailure("connection", "refused")
 
@@ -218,7 +218,7 @@ class CountingModel:
         self._barrier.wait(60)
         with self._lock:
             self._n -= 1
-        pending.send(closing(completion_response("up")))
+        pending.send(completion_response("up"))
 
 
 def limited_manager(url: str, limit: RateLimit) -> InferenceManager:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import pickle
 import re
-import subprocess
-import sys
-import threading
 
 import pytest
 
@@ -77,24 +73,6 @@ async def test_a_sessions_model_replaces_only_the_profiles_default_model(model_s
         manager = InferenceManager(agent_settings(endpoint), {})
         inference = await infer(manager.session(episode_header(), model="other"))
         assert (model_server.chat_requests[-1].json()["model"], inference.usage.model) == (sent, sent)
-
-
-async def test_connections_are_reused_and_closed_with_their_loop(model_server: RudeModel) -> None:
-    manager = inference_manager(model_server.url)
-
-    def play() -> None:
-        async def both() -> None:
-            await infer(manager)
-            await infer(manager)
-
-        asyncio.run(both())
-
-    threads = [threading.Thread(target=play) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        await asyncio.to_thread(thread.join, 20)
-    assert len(model_server.chat_requests) == 8  # a connection left open would emit a warning, which fails the test
 
 
 async def test_cookies_are_not_sent_back() -> None:
@@ -191,20 +169,6 @@ async def test_spans_follow_the_genai_conventions(model_server: RudeModel) -> No
     assert [span.attributes.get("error.type") for span in requests] == ["503", None]
 
 
-async def test_a_model_that_rejects_tools_gets_no_more_tools(model_server: RudeModel) -> None:
-    with RudeModel(http_response(400, b'{"error": "m does not support tools"}'), completion_response("up")) as server:
-        manager = inference_manager(server.url)
-        session = manager.session(episode_header())
-        before = session.capabilities(with_tools=True).tools
-        first, second = await infer(session, tools=TOOLS), await infer(session, tools=TOOLS)
-        assert [("tools" in request.json()) for request in server.chat_requests] == [True, False, False]
-    assert (before, session.capabilities(with_tools=True).tools) == ("native", "text")
-    assert (first.used_tools, second.used_tools) == (False, False)
-    assert "learned tools as text" in first.usage.warnings[0]
-    assert second.usage.warnings == ()
-    assert (await infer(inference_manager(model_server.url), tools=TOOLS)).used_tools
-
-
 async def test_an_empty_answer_is_requested_once_more_in_the_shape_that_was_learned() -> None:
     refusal = http_response(400, b'{"error": "m does not support tools"}')
     with RudeModel(refusal, completion_response(""), completion_response("up")) as server:
@@ -278,18 +242,3 @@ async def test_no_wait_exceeds_the_episodes_time_limit() -> None:
         with pytest.raises(InferenceFault, match="429"):
             await infer(inference_manager(busy.url, virtual_time=virtual_time), time_left_s=20)
         assert (len(busy.chat_requests), virtual_time.sleeps) == (1, [])
-
-
-def test_importing_inference_loads_no_heavy_module() -> None:
-    heavy = {"aiohttp", "httpx", "asyncio", "hydra"}
-    loaded = f"import sys, runner.inference.profile_models; print(*{heavy} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == ""
-
-
-async def test_all_endpoints_are_tried_three_times_after_growing_pauses() -> None:
-    virtual_time = VirtualTime()
-    with RudeModel(http_response(200, b"{}")) as useless:
-        with pytest.raises(InferenceFault, match="no choices"):
-            await infer(inference_manager(useless.url, virtual_time=virtual_time))
-        assert (len(useless.chat_requests), virtual_time.sleeps) == (3, [0.5, 1.0])

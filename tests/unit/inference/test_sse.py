@@ -2,46 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from runner.inference.chat_format import MAX_TEXT
 from runner.inference.errors import EndpointFailure
 from runner.inference.sse import MAX_EVENT, EventParser, StreamAccumulator
 from runner.types import StreamDelta, Tokens
-from tests.support.examples import examples
-from tests.support.json_values import JSON_VALUES
 from tests.support.rude_model import FINISH_CHUNK, USAGE, chat_completion, delta_chunk, sse_event, streamed_answer
-
-LINES = st.sampled_from(
-    [
-        *(b"data: a", b"data:b", b"data:", "data: é".encode(), b'data: {"a":', b"data: 1}", b'data: {"a": 1}'),
-        *(b": comment", b"event: x", b"event: error", b"error: e", b"error:", b"id: 1", b"", b"{", b"\xef\xbb\xbf"),
-    ]
-)
-
-
-def split_at(data: bytes, places: Sequence[int]) -> list[bytes]:
-    edges = [0, *sorted({place % (len(data) + 1) for place in places}), len(data)]
-    return [data[start:end] for start, end in itertools.pairwise(edges)]
-
-
-@settings(max_examples=examples(80), deadline=None)
-@given(
-    lines=st.lists(st.tuples(LINES, st.sampled_from([b"\n", b"\r\n", b"\r"])), max_size=12),
-    places=st.lists(st.integers(0, 200), max_size=8),
-)
-def test_events_do_not_depend_on_how_the_bytes_are_split(lines: list[tuple[bytes, bytes]], places: list[int]) -> None:
-    data = b"".join(line + end for line, end in lines) + b"\n\n"
-    unsplit, split = EventParser(), EventParser()
-    events = [event for part in split_at(data, places) for event in split.feed(part)]
-    assert (events, split.finish()) == (unsplit.feed(data), unsplit.finish())
 
 
 def test_several_data_lines_are_one_event_and_other_fields_are_ignored() -> None:
@@ -222,19 +192,6 @@ def test_incomplete_and_invalid_streams_are_failures(data: list[object], cause: 
 
 def test_a_stream_that_ends_without_a_word_is_an_answer() -> None:
     assert accumulate(FINISH_CHUNK).result().is_silent
-
-
-@settings(max_examples=examples(80), deadline=None)
-@given(st.lists(JSON_VALUES.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=20), max_size=5))
-def test_any_chunk_gives_a_message_or_a_failure(data: list[bytes]) -> None:
-    accumulator = StreamAccumulator(lambda: 0.0)
-    try:
-        for chunk in [*data, b"[DONE]"]:
-            accumulator.add(chunk)
-        message = accumulator.result().message()
-    except EndpointFailure:
-        return
-    assert json.loads(json.dumps(message)) == message
 
 
 def test_what_only_the_server_understands_is_kept_and_its_lists_are_put_together() -> None:

@@ -69,23 +69,3 @@ def test_an_episode_alone_gets_what_was_used_while_it_ran() -> None:
     assert round(ledger.unassigned, 6) == 300 and round(ledger.carry, 6) == -100
     ledger.add(200.0, 6.0)
     assert round(ledger.unassigned, 6) == 400 and ledger.carry == 0
-
-
-def test_two_episodes_share_only_the_time_together() -> None:
-    ledger = ShareLedger()
-    ledger.start("a", 0.0)
-    ledger.add(None, 0.0)
-    ledger.add(10.0, 1.0)
-    ledger.start("b", 1.0)
-    ledger.add(10.0, 2.0)
-    assert ledger.stop("a", 2.0) == pytest.approx(15)
-    ledger.add(10.0, 3.0)
-    assert ledger.stop("b", 3.0) == pytest.approx(15)
-
-
-def test_an_episode_without_a_reading_has_no_share() -> None:
-    ledger = ShareLedger()
-    ledger.start("a", 0.0)
-    ledger.add(None, 1.0)
-    assert ledger.stop("a", 2.0) is None
-    assert ledger.stop("unknown", 2.0) is None

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,13 +14,6 @@ from tests.support.control_handler import control_handler
 Send = Callable[..., Any]
 """Sends a request to the handler and returns its reply."""
 HOSTILE = "\x1b[2J\u202e\u2066\x9b\x00\n"
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Iterator[Workspace]:
-    workspace = Workspace(tmp_path, node="n", profile="p")
-    yield workspace
-    workspace.close()
 
 
 @pytest.fixture

@@ -120,12 +120,8 @@ DAMAGED_LINES: dict[str, Callable[[bytes], bytes]] = {
     "not an id": lambda content: line_of(batch_id="../../x"),
     "control characters": lambda content: line_of(battery_id="\x1b[2J"),
     "huge n_done": lambda content: line_of(n_done=10**30),
-    "huge place": lambda content: line_of(place=10**30),
     "huge repeat": lambda content: line_of(spec={"env": "Maze", "repeat": 10**40}),
-    "negative repeat": lambda content: line_of(spec={"env": "Maze", "repeat": -1}),
-    "huge seed": lambda content: line_of(spec={"env": "Maze", "seed": 10**40}),
     "huge workers": lambda content: line_of(spec={"env": "Maze", "workers": 10**6}),
-    "unknown workers": lambda content: line_of(spec={"env": "Maze", "workers": "../x"}),
     "huge name": lambda content: line_of(spec={"env": "x" * 1_000_000}),
 }
 UNFINISHED_ENDS: dict[str, Callable[[bytes], bytes]] = {

@@ -1,10 +1,11 @@
-"""Health monitoring of a node, and restarts of its services."""
+"""Health monitoring of a node, restarts of its services, and the wait for its own broker."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,12 +14,14 @@ from typing import cast
 import psutil
 import pytest
 
+from runner.bus.errors import BusError
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.config.profile import EndpointConfig
 from runner.envs.http.server import PROBE_TIMEOUT_S
 from runner.events.live import EnvHealth, Gpu, Heartbeat, Host, LiveItem, ModelHealth, ModelMetrics
 from runner.inference.profile_models import Models
 from runner.machine.sampler import MachineSampler
+from runner.node import node
 from runner.node.health import MODELS_IDLE_BEATS, HealthMonitor
 from runner.node.node import run_with_restarts
 from runner.publish.live_publisher import LivePublisher
@@ -172,16 +175,9 @@ async def test_the_load_of_a_model_server_is_published_while_the_node_is_active(
     with serve() as server:
         async with run_monitor(live, models=make_models(server.origin), is_active=lambda: False):
             await live.wait_until(lambda: live.count(ModelHealth) >= 2)
+        assert live.count(Heartbeat) >= MODELS_IDLE_BEATS // 2, "models of an inactive node are checked rarely"
         assert not [request for request in server.requests if request.path == "/metrics"]
     assert live.count(ModelMetrics) == 0
-
-
-async def test_models_of_an_inactive_node_are_checked_rarely() -> None:
-    live = PublisherStub()
-    with ModelServer(models=["small"]) as server:
-        async with run_monitor(live, models=make_models(server.url), is_active=lambda: False):
-            await live.wait_until(lambda: live.count(ModelHealth) >= 2)
-    assert live.count(Heartbeat) >= MODELS_IDLE_BEATS // 2
 
 
 async def test_a_failed_check_is_logged_once_and_repeated(
@@ -215,19 +211,19 @@ class OneGpu:
 
 async def test_an_active_node_publishes_its_machine_and_its_host_has_the_readable_gpus(tmp_path: Path) -> None:
     live, gpus = PublisherStub(), OneGpu()
+    found: list[Machine] = []
+
+    def hosts() -> list[list[Gpu]]:
+        return [item.gpu for item in live.items if isinstance(item, Host) and item.gpu]
+
+    def is_shown() -> bool:  # a busy machine samples late, and a late sample is not shown
+        found[:] = [item for item in monitor.latest if isinstance(item, Machine)]
+        return bool(found and hosts()) and live.count(Machine) >= 2
+
     async with run_monitor(live, sampler=machine_sampler(tmp_path, gpus)) as monitor:
-        await live.wait_until(lambda: live.count(Machine) >= 2 and live.count(Host) >= 5)
-        found: list[Machine] = []
-
-        def has_a_machine() -> bool:  # a busy machine samples late, and a late sample is not shown
-            found[:] = [item for item in monitor.latest if isinstance(item, Machine)]
-            return bool(found)
-
-        await live.wait_until(has_a_machine)
-        (latest,) = found
-    assert [gpu.lost for gpu in latest.gpu] == [None, "gone"]
-    hosts = [item.gpu for item in live.items if isinstance(item, Host)]
-    assert hosts[-1] == [Gpu(name="A", util=30.0, mem_used=1, mem_total=2)]
+        await live.wait_until(is_shown)
+    assert [gpu.lost for gpu in found[0].gpu] == [None, "gone"]
+    assert hosts()[-1] == [Gpu(name="A", util=30.0, mem_used=1, mem_total=2)]
     times = [item.at for item in live.items if isinstance(item, Machine)]
     assert len(set(times)) == len(times)
 
@@ -250,7 +246,7 @@ async def test_the_machine_of_an_idle_node_is_sampled_only_while_something_recei
 
 
 def machine_sampler(data_dir: Path, gpus: OneGpu) -> MachineSampler:
-    return MachineSampler(data_dir, Clock(), [lambda: gpus], interval_s=0.005)
+    return MachineSampler(data_dir, Clock(), [lambda: gpus], interval_s=0.02)
 
 
 async def test_a_failed_service_restarts_until_it_completes(caplog: pytest.LogCaptureFixture) -> None:
@@ -288,3 +284,28 @@ async def test_a_service_that_replaces_its_cancellation_by_an_error_ends() -> No
     async with asyncio.timeout(10):
         await asyncio.wait([task])
     assert task.done()
+
+
+@pytest.fixture(autouse=True)
+def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "BROKER_START_TIMEOUT_S", 4)
+    monkeypatch.setattr(node, "_WAIT_PERIOD_S", 0.05)
+
+
+async def test_a_node_that_was_stopped_for_longer_than_the_limit_still_waits_for_its_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ready, loop = asyncio.Event(), asyncio.get_running_loop()
+    waiting = asyncio.create_task(node._wait_for_broker(ready))
+    await asyncio.sleep(0)
+    # As if the whole process were stopped: its loop sees no event, but its clock goes on.
+    monkeypatch.setattr(loop, "time", lambda: time.monotonic() + 60)
+    await asyncio.sleep(0)
+    ready.set()
+    await asyncio.wait_for(waiting, 5)
+    assert waiting.exception() is None
+
+
+async def test_a_silent_broker_is_an_error_that_names_its_log() -> None:
+    with pytest.raises(BusError, match=r"own broker did not answer within 4 s; see logs/nats-server.log"):
+        await asyncio.wait_for(node._wait_for_broker(asyncio.Event()), 5)

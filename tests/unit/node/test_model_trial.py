@@ -20,7 +20,6 @@ from tests.support.rude_model import (
     PendingRequest,
     RudeModel,
     chat_completion,
-    closing,
     delta_chunk,
     hang,
     http_response,
@@ -62,11 +61,10 @@ def server_with(
 
     def respond(body: dict[str, Any]) -> bytes:
         if "messages" not in body:  # the free check
-            return closing(http_response(400, b'{"error": {"message": "messages is missing"}}'))
+            return http_response(400, b'{"error": {"message": "messages is missing"}}')
         for refusal in filter(None, (rule(body) for rule in rules)):
-            return closing(http_response(status, json.dumps({"error": {"message": refusal}}).encode()))
-        response = answer_to(body, answer(body))
-        return response if body.get("stream") else closing(response)
+            return http_response(status, json.dumps({"error": {"message": refusal}}).encode())
+        return answer_to(body, answer(body))
 
     def behave(pending: PendingRequest) -> None:
         pending.send(respond(pending.request.json()))

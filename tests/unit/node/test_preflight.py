@@ -29,7 +29,6 @@ from runner.pool.choose import open_pool
 from runner.types import Outcome
 from tests.conftest import Install
 from tests.support.batches import resolved_batch
-from tests.support.command import run_agentgym
 from tests.support.episodes import RecordedEpisode
 from tests.support.inference import agent_settings
 from tests.support.model_server import ModelServer
@@ -254,17 +253,6 @@ def test_an_error_of_a_check_is_raised() -> None:
 
     with pytest.raises(ValueError, match="no check"):
         run_in_thread(fail)
-
-
-@pytest.mark.long
-def test_a_dry_run_prints_warnings_that_do_not_fail_it(tmp_path: Path) -> None:
-    (data_dir := tmp_path / "data").mkdir()
-    data_dir.chmod(0o1777)
-    done = run_agentgym(tmp_path, "--run", "Maze", "--agent", "oracle", "--dry-run", "--data-dir", str(data_dir))
-    assert done.returncode == 0
-    assert f"{data_dir}: can be changed by every user of this machine; run: chmod o-w {data_dir}\n" in done.stdout
-    assert done.stdout.startswith("warn state directory: ")
-    assert "\nok   Maze with oracle: 1 episode" in done.stdout
 
 
 def test_a_state_directory_that_every_user_can_change_is_a_warning(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -272,9 +272,7 @@ def test_a_profile_without_retention_prunes_nothing(state: StateDir) -> None:
     assert not policy.prunes
     asyncio.run(prune_when_idle(state.pruner, policy, _fail))
     assert policy.keep_tagged
-    assert PruneReport() == PruneReport()
     assert Policy.from_profile(RetentionSettings(older="2w")).older_s == 14 * DAY_S
-    assert datetime.now(UTC) > END
 
 
 def _fail() -> bool:

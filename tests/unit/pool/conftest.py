@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from runner.batch.workspace import Workspace
@@ -10,8 +7,6 @@ from tests.conftest import Install
 
 
 @pytest.fixture
-def workspace(tmp_path: Path, install: Install) -> Iterator[Workspace]:
+def workspace(workspace: Workspace, install: Install) -> Workspace:
     install(envs={"Counter": "tests.support.fakes:Counter"}, agents={"up": "tests.support.fakes:UpAgent"})
-    workspace = Workspace(tmp_path / "data", node="test", profile="p1")
-    yield workspace
-    workspace.close()
+    return workspace

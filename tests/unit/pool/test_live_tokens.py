@@ -91,10 +91,9 @@ def test_a_run_without_observers_and_its_progress_encode_no_step(
     assert capsys.readouterr().err.count("success in 3 rounds, reward 1") == N_EPISODES
 
 
-@BOTH
 @pytest.mark.parametrize(
-    "select",
-    [lambda observe: observe, lambda observe: SelectiveObserver(observe, wants_all, is_inline=True)],
+    ("select", "workers"),
+    [(lambda observe: observe, 2), (lambda observe: SelectiveObserver(observe, wants_all, is_inline=True), 0)],
     ids=["on a thread", "inline"],
 )
 def test_observers_of_everything_receive_each_step_and_end_once(

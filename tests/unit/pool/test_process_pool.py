@@ -1,23 +1,30 @@
-"""Batches over worker processes: play, loss in every way, replay, hung episodes and commands."""
+"""Batches over worker processes: play, loss in every way, what is played again, hung episodes and commands."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 
 from runner.batch.observers import EpisodeStored
+from runner.batch.result import BatchStats, split_plan
 from runner.batch.workspace import Workspace
 from runner.events.live import EpisodeStarted
-from runner.store.journal import EpisodeJournal
-from runner.store.parts import Decided, Ended, Free, Part, Unjournaled
-from runner.types import BatchProgress, ErrorInfo, Limits, Outcome
-from runner.util.files import TEMPORARY_SUFFIX
+from runner.pool.worker import Worker
+from runner.store import EpisodeRecord, EpisodeStore
+from runner.store.journal import EpisodeJournal, journal_path
+from runner.store.parts import Decided, Ended, Free, Part
+from runner.types import BatchProgress, ErrorInfo, Limits, Outcome, Tokens, WorkerCounts
+from runner.util.files import TEMPORARY_SUFFIX, file_lock
 from runner.worker.frames import Command, Play, Watch, WorkerFrame, encode_frame
-from tests.support.fake_pools import TIMINGS, PooledBatch
+from tests.support.episodes import episode_header
+from tests.support.fake_pools import DEADLINE_S, TIMINGS, PooledBatch
 from tests.support.fake_worker import FakeWorker, Script, episode_frames, opening_frames, step_frame
 from tests.support.waiting_batch import wait_until
 
@@ -48,10 +55,9 @@ def once(answer: Callable[[Play], Sequence[WorkerFrame]], end: Script = lambda w
 
     def play(worker: FakeWorker) -> None:
         worker.greet()
-        first = worker.read_play()
-        assert first is not None
-        worker.send(*answer(first))
-        end(worker)
+        if (first := worker.read_play()) is not None:  # else the batch has ended before
+            worker.send(*answer(first))
+            end(worker)
 
     return play
 
@@ -358,27 +364,6 @@ def test_a_batch_without_a_thread_for_its_worker_is_interrupted(
     assert (result.interruption or "").startswith("worker 0 cannot be started: no more threads")
 
 
-def test_a_worker_without_room_for_its_journal_plays_on_and_the_batch_stops_after_the_shortage(
-    workspace: Workspace,
-) -> None:
-    def run_out(play: Play) -> list[WorkerFrame]:
-        problem = Unjournaled(episode_id=play.header.episode_id, problem="too many files", shortage="open files")
-        return [problem, *episode_frames(play.header)]
-
-    result = PooledBatch(workspace, each_time(run_out), repeat=9, concurrency=1).result()
-    assert (result.status, result.interrupted_by, result.outcomes) == ("interrupted", "resources", {"success": 1})
-    assert (result.interruption or "").startswith("no more open files (the limit is ")
-
-
-def test_a_journal_that_fails_without_a_shortage_ends_nothing(workspace: Workspace) -> None:
-    def fail(play: Play) -> list[WorkerFrame]:
-        first, *others = episode_frames(play.header)
-        return [first, Unjournaled(episode_id=play.header.episode_id, problem="the disk is full"), *others]
-
-    result = PooledBatch(workspace, each_time(fail), repeat=3).result()
-    assert (result.status, result.outcomes, result.problems) == ("completed", {"success": 3}, [])
-
-
 @pytest.mark.parametrize("n_sent", [0, 1, 2, 3])
 def test_a_lost_worker_whose_journal_has_more_than_it_has_sent_loses_no_step(workspace: Workspace, n_sent: int) -> None:
     """``n_sent`` is the number of parts that arrive, of start, reset and two steps."""
@@ -420,3 +405,211 @@ def test_a_worker_that_is_killed_while_it_creates_a_journal_leaves_no_file(works
     result = PooledBatch(workspace, once(create), play_all, repeat=1).result()
     assert result.outcomes == {"success": 1}
     assert [path.suffix for path in (workspace.store.runs / result.batch_id).iterdir()] == [".json"]
+
+
+SHORT_S = 0.2
+"""Seconds in which something that must not happen would have happened."""
+
+
+class Plays:
+    """The episodes that a scripted worker was sent; it ends each with the outcome of its task."""
+
+    def __init__(self, *outcomes: Outcome) -> None:
+        self._outcomes = outcomes
+        self._changed = threading.Condition()
+        self._tasks: list[int] = []
+        self.commands: list[Command] = []
+        self.may_end = threading.Event()
+        self.may_end.set()
+
+    def run(self, worker: FakeWorker) -> None:
+        worker.greet()
+        while (frame := worker.read()) is not None:
+            if isinstance(frame, Play):
+                self._end(worker, frame)
+            elif isinstance(frame, Command):
+                self.commands.append(frame)
+
+    def wait_for(self, n_tasks: int, timeout_s: float = DEADLINE_S) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self._tasks) == n_tasks, timeout_s)
+
+    def _end(self, worker: FakeWorker, play: Play) -> None:
+        with self._changed:
+            self._tasks.append(play.header.task_index)
+            self._changed.notify_all()
+        *opening, ended, free = episode_frames(play.header)
+        assert isinstance(ended, Ended)
+        outcome = self._outcomes[play.header.task_index]
+        end = msgspec.structs.replace(ended, outcome=outcome, success=outcome is Outcome.SUCCESS)
+        if play.header.task_index:
+            assert self.may_end.wait(DEADLINE_S)
+        worker.send(*opening, end, free)
+
+
+@pytest.fixture
+def may_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Return the event before which no episode is stored."""
+    event, save = threading.Event(), EpisodeStore.save
+
+    def save_later(store: EpisodeStore, record: EpisodeRecord) -> Path:
+        assert event.wait(DEADLINE_S)
+        return save(store, record)
+
+    monkeypatch.setattr(EpisodeStore, "save", save_later)
+    yield event
+    event.set()
+
+
+@pytest.mark.parametrize("first", [Outcome.SUCCESS, Outcome.FAILURE, Outcome.TRUNCATED])
+def test_a_slot_plays_its_next_episode_while_one_is_stored(
+    workspace: Workspace, may_store: threading.Event, first: Outcome
+) -> None:
+    plays = Plays(first, Outcome.SUCCESS, Outcome.SUCCESS)
+    batch = PooledBatch(workspace, plays.run, repeat=3, concurrency=1)
+    batch.start()
+    assert plays.wait_for(2)
+    assert not plays.wait_for(3, SHORT_S)
+    assert batch.reported == []
+    may_store.set()
+    result = batch.result()
+    assert (result.status, result.n_episodes, result.problems) == ("completed", 3, [])
+    assert len(batch.stored()) == len(batch.reported) == 3
+
+
+@pytest.mark.parametrize("first", [Outcome.ERROR, Outcome.TIMEOUT])
+def test_no_episode_starts_before_an_error_is_stored(
+    workspace: Workspace, may_store: threading.Event, first: Outcome
+) -> None:
+    plays = Plays(first, Outcome.SUCCESS)
+    batch = PooledBatch(workspace, plays.run, repeat=2, concurrency=1)
+    batch.start()
+    assert plays.wait_for(1)
+    assert not plays.wait_for(2, SHORT_S)
+    may_store.set()
+    assert batch.result().status == "completed"
+
+
+def test_a_write_that_hangs_leaves_the_next_episode_of_the_slot_alone(
+    workspace: Workspace, may_store: threading.Event
+) -> None:
+    plays = Plays(Outcome.SUCCESS, Outcome.SUCCESS)
+    plays.may_end.clear()
+    batch = PooledBatch(workspace, plays.run, repeat=2, concurrency=1, grace_s=0.1)
+    batch.start()
+    assert plays.wait_for(2)
+    batch.batch.command("cancel", min(batch.batch.episode_ids))
+    wait_until(lambda: len(batch.batch.episode_ids) == 1)  # the write was given up
+    plays.may_end.set()
+    may_store.set()
+    result = batch.result()
+    assert result.outcomes == {"success": 2}
+    assert [command.name for command in plays.commands if command.name == "stop"] == []
+    assert len(batch.processes.started) == 1
+
+
+KILLER = 1
+
+
+def end_with_all(n_episodes: int) -> Script:
+    """Return a script that starts this number of episodes and ends."""
+
+    def play(worker: FakeWorker) -> None:
+        worker.greet()
+        for _ in range(n_episodes):
+            play = worker.read_play()
+            assert play is not None
+            worker.send(*opening_frames(play.header))
+
+    return play
+
+
+def end_in_task_1(worker: FakeWorker) -> None:
+    worker.greet()
+    while (play := worker.read_play()) is not None:
+        if play.header.task_index == KILLER:
+            worker.send(*opening_frames(play.header))
+            return
+        worker.send(*episode_frames(play.header))
+
+
+def end_after_an_answer(worker: FakeWorker) -> None:
+    worker.greet()
+    play = worker.read_play()
+    assert play is not None
+    answer = step_frame(play.header, 0, tokens=Tokens(10, 2), cost=0.5, endpoint="e", model="m")
+    worker.send(*opening_frames(play.header), answer)
+
+
+def test_an_episode_that_ends_its_workers_costs_its_neighbors_nothing(workspace: Workspace) -> None:
+    scripts = end_with_all(4), end_with_all(4), end_in_task_1
+    batch = PooledBatch(workspace, *scripts, repeat=4, concurrency=4)
+    result = batch.result()
+    assert (result.status, result.outcomes) == ("interrupted", {"success": 3, "interrupted": 1})
+    assert (result.interruption or "").startswith("1 episode was interrupted with a lost worker")
+    starts = Counter(record.task_index for record in batch.stored())
+    assert starts == {0: 3, KILLER: 5, 2: 3, 3: 3}
+    assert len(batch.processes.started) == 5
+
+
+def test_at_most_as_many_episodes_as_workers_play_alone(workspace: Workspace) -> None:
+    batch = PooledBatch(workspace, *[end_with_all(4)] * 4, FakeWorker.play_all, n_workers=2, repeat=20, concurrency=8)
+    result = batch.result()
+    assert (result.status, result.outcomes) == ("completed", {"success": 20})
+    assert len(batch.processes.started) <= 8
+
+
+def test_the_answers_of_lost_episodes_count_in_the_totals(workspace: Workspace) -> None:
+    batch = PooledBatch(
+        workspace, end_after_an_answer, end_after_an_answer, FakeWorker.play_all, repeat=2, concurrency=1
+    )
+    result = batch.result()
+    assert (result.outcomes, result.n_episodes, result.mean_rounds) == ({"success": 2}, 2, 3.0)
+    assert (result.tokens, result.cost, result.answers, result.latency_s) == (Tokens(20, 4), 1.0, {"e: m": 2}, 0.5)
+    stored, resumed = batch.stored(), BatchStats()
+    resumed.add_stored(stored, split_plan(batch.batch.spec, stored)[0])
+    again = resumed.result(
+        batch.batch.spec, batch_id="b", battery_id=None, status="completed", data_label="", duration_s=1.0
+    )
+    assert (again.tokens, again.cost, again.answers) == (result.tokens, result.cost, result.answers)
+    assert again.n_episodes == 2
+
+
+def test_a_worker_that_does_not_start_leaves_its_episodes_to_the_others(
+    workspace: Workspace, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    batch = PooledBatch(workspace, FakeWorker.play_all, n_workers=2, repeat=8, concurrency=4)
+    batch.processes.named["worker 0"] = close
+    result = batch.result()
+    assert (result.status, result.outcomes, result.problems) == ("completed", {"success": 8}, [])
+    assert {record.worker.id for record in batch.stored() if record.worker} == {"worker 1"}
+    assert result.workers == WorkerCounts(n=1, lost=1)
+    assert len(batch.processes.started) == 5
+    (warning,) = [text for text in caplog.messages if "continues" in text]
+    assert warning.startswith("worker 0 does not start: its process (pid ")
+    assert warning.endswith("; the batch continues with 1 of 2 workers")
+
+
+def test_the_last_worker_that_lives_is_replaced_after_others_did_not_start(workspace: Workspace) -> None:
+    batch = PooledBatch(workspace, FakeWorker.play_all, n_workers=2, repeat=8, concurrency=4)
+    batch.processes.named |= {"worker 0": close, "worker 1": end_with_all(4)}
+    result = batch.result()
+    assert (result.status, result.outcomes) == ("completed", {"success": 8})
+    assert {record.worker.id for record in batch.stored() if record.worker} == {"worker 1", "worker 2"}
+
+
+def test_the_journal_of_an_abandoned_episode_is_not_closed_while_it_may_be_written(tmp_path: Path) -> None:
+    """Its descriptor might become that of another file in the middle of a write."""
+    header = episode_header()
+    worker = Worker("actor", lambda frame: None, None, runs=tmp_path)
+    worker.play(header, "slot 0", Mock(), paused=False)
+    for frame in opening_frames(header):
+        worker.receive(frame)
+    journal = journal_path(tmp_path, header.batch_id, header.episode_id)
+    assert worker.forget(header.episode_id)
+    with file_lock(journal) as is_closed:
+        assert not is_closed
+    worker.lose("it was restarted")
+    with file_lock(journal) as is_closed:
+        assert is_closed

@@ -3,10 +3,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -32,12 +30,6 @@ OTHER_NAMES = DurableNames(episode_completed="lab.episodes", eval_batch="lab.bat
 @pytest.fixture
 def index(outbox: Outbox) -> EpisodeIndex:
     return outbox.index
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Iterator[Workspace]:
-    with closing(Workspace(tmp_path / "data", node="n", profile="p")) as workspace:
-        yield workspace
 
 
 def _new_episode(index: EpisodeIndex, currency: str | None = None) -> RecordedEpisode:
@@ -164,14 +156,6 @@ def test_a_batch_event_contains_the_result() -> None:
     )
 
 
-def test_a_batch_event_is_added_once(outbox: Outbox) -> None:
-    result = _batch_result()
-    assert outbox.add(batch_event(result, NAMES, node="node1", time=END)) == 1
-    outbox.ack(LOCAL, [Ack(f"batch:{result.batch_id}", "S", 1)])
-    changed = msgspec.structs.replace(result, n_episodes=4)
-    assert outbox.add(batch_event(changed, NAMES, node="node1", time=END)) == 0
-
-
 def test_a_status_event_contains_the_status(workspace: Workspace) -> None:
     recorder = EventRecorder(workspace, NAMES, role="node")
     for _ in range(2):
@@ -239,18 +223,6 @@ def test_a_changed_file_is_not_announced_again(index: EpisodeIndex, outbox: Outb
     assert outbox.pending(LOCAL, 9) == []
 
 
-def test_a_deleted_file_is_not_announced_and_a_restored_one_is(index: EpisodeIndex, outbox: Outbox) -> None:
-    recording = _new_episode(index)
-    recording.record_episode()
-    content, event = recording.file.read_bytes(), _event_of(index)
-    recording.file.unlink()
-    index.reconcile()
-    assert (outbox.pending(LOCAL, 9), outbox.n_pending([LOCAL])) == ([], 0)
-    recording.file.write_bytes(content)
-    index.reconcile()
-    assert outbox.pending(LOCAL, 9) == [event]
-
-
 def test_a_file_that_is_restored_after_its_delivery_is_not_announced_again(
     index: EpisodeIndex, outbox: Outbox, clock: ManualWallClock
 ) -> None:
@@ -291,7 +263,6 @@ def test_a_deleted_file_keeps_the_acknowledgements_of_its_event(index: EpisodeIn
         "ALTER TABLE episodes ADD COLUMN later",
         "DROP INDEX results; ALTER TABLE episodes DROP COLUMN unscored",
         "DROP TABLE damaged",
-        "PRAGMA user_version = 5",
         f"PRAGMA user_version = {SCHEMA.version + 1}",
     ],
 )

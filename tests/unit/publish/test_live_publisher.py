@@ -1,27 +1,39 @@
+"""Live items of a node: batched, bounded, and tokens published while something receives them."""
+
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 
 import msgspec
 import pytest
 from nats.aio.msg import Msg
 
-from runner.batch.observers import LiveItems
-from runner.episode.live_items import started_item, timestep_item
+from runner.batch.observers import Encoded, LiveItems, ObserverHub
+from runner.batch.workspace import Workspace
+from runner.bus.connection import BusAddress, NatsConnection
+from runner.config import LiveTokens
+from runner.episode.live_items import started_item, timestep_item, token_item
+from runner.events.codec import LiveRow
 from runner.events.live import Heartbeat, LiveBatch, TokenText
-from runner.events.subjects import LIVE_STREAM
+from runner.events.subjects import LIVE_STREAM, LIVE_SUBJECTS
 from runner.publish import live_publisher
 from runner.publish.live_publisher import MAX_MESSAGE_BYTES, LivePublisher
-from runner.publish.outbox import Outbox
-from runner.types import TimestepPlayed
+from runner.publish.outbox import LOCAL, Outbox
+from runner.publish.publisher import Sink
+from runner.subscribe.messages import BusMessage
+from runner.subscribe.subscription import Subscription
+from runner.types import StreamDelta, TimestepPlayed, TokensStreamed
+from tests.conftest import Install
 from tests.support.episodes import episode_header, make_step
 from tests.support.nats_server import Bus, NatsAccount, NatsServer
 from tests.support.node_events import wait_until
-from tests.support.publishing import NOW, nats_client, run_publisher, sink_to, stored_messages
+from tests.support.publishing import NOW, add_external_stream, nats_client, run_publisher, sink_to, stored_messages
 from tests.support.schemas import validate
+from tests.support.streaming_batch import AGENTS, ENVS, StreamingBatch
 
 WAIT_S = 20.0
 PREFIX = "agentgym.live."
@@ -57,18 +69,6 @@ class LiveMessages:
 
 
 @asynccontextmanager
-async def run_live_publisher(outbox: Outbox, *buses: Bus, capacity: int = 1 << 20) -> AsyncIterator[LivePublisher]:
-    sinks = [sink_to(bus, f"sink{number}") for number, bus in enumerate(buses)]
-    async with run_publisher(outbox, *sinks) as running:
-        await running.wait_for_state("up")
-        publisher = LivePublisher(running.publisher.sink_connections, node="node1", boot="boot1", capacity=capacity)
-        task = asyncio.create_task(publisher.run())
-        yield publisher
-        task.cancel()
-        await asyncio.wait([task])
-
-
-@asynccontextmanager
 async def record_messages(bus: Bus) -> AsyncIterator[LiveMessages]:
     recorded = LiveMessages()
     async with nats_client(bus) as client:
@@ -99,7 +99,7 @@ async def test_items_are_batched_on_the_subject_of_their_channel(bus: NatsAccoun
     assert (batch.node, batch.boot, batch.dropped) == ("node1", "boot1", 0)
 
 
-async def test_a_sleeping_publisher_is_woken_by_an_item_of_any_thread(
+async def test_a_sleeping_publisher_is_woken_by_an_item_of_any_thread_and_by_nothing_else(
     bus: NatsAccount, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_publisher, "RETRY_S", 600.0)
@@ -107,14 +107,6 @@ async def test_a_sleeping_publisher_is_woken_by_an_item_of_any_thread(
         for seq in range(3):
             await asyncio.to_thread(publisher.put, token(seq))
             await recorded.wait_for_items(seq + 1)
-    assert recorded.seqs("token") == [0, 1, 2]
-
-
-async def test_a_publisher_without_items_does_not_wake_up(
-    bus: NatsAccount, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(live_publisher, "RETRY_S", 600.0)
-    async with run_live_publisher(outbox, bus) as publisher:
         n_flushes = 0
 
         async def flush() -> None:
@@ -122,11 +114,12 @@ async def test_a_publisher_without_items_does_not_wake_up(
             n_flushes += 1
 
         monkeypatch.setattr(publisher, "flush", flush)
-        publisher.put(token(0))
+        publisher.put(token(3))
         await wait_until(lambda: n_flushes > 0)
         before = n_flushes
         await asyncio.sleep(5 * live_publisher.INTERVAL_S)
         assert n_flushes <= before + 1
+    assert recorded.seqs("token") == [0, 1, 2]
 
 
 async def test_the_message_size_is_limited_and_an_unencodable_item_is_dropped(bus: NatsAccount, outbox: Outbox) -> None:
@@ -204,3 +197,171 @@ async def test_a_paused_server_blocks_neither_the_sender_nor_another_sink(
         await recorded.wait_for_items(50)
         nats_server.resume()
     assert recorded.seqs("token") == list(range(50))
+
+
+SUBJECT = "agentgym.live.token.v1.node1"
+ITEMS: dict[Encoded, StreamDelta] = {"request": StreamDelta(endpoint="model"), "token": StreamDelta(text="a")}
+
+
+@pytest.fixture(autouse=True)
+def frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_publisher, "CHECK_INTERVAL_S", 0.2)
+
+
+@asynccontextmanager
+async def run_live(
+    outbox: Outbox, *sinks: Sink, tokens: LiveTokens = "watched", capacity: int = 1 << 20
+) -> AsyncIterator[LivePublisher]:
+    async with run_publisher(outbox, *sinks) as running:
+        if any(sink.read_address() for sink in sinks):
+            await running.wait_for_state("up")
+        live = LivePublisher(
+            running.publisher.sink_connections, node="node1", boot="boot1", tokens=tokens, capacity=capacity
+        )
+        task = asyncio.create_task(live.run())
+        try:
+            yield live
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+def run_live_publisher(
+    outbox: Outbox, *buses: Bus, capacity: int = 1 << 20
+) -> AbstractAsyncContextManager[LivePublisher]:
+    sinks = [sink_to(bus, f"sink{number}") for number, bus in enumerate(buses)]
+    return run_live(outbox, *sinks, capacity=capacity)
+
+
+def put_token(live: LivePublisher, seq: int = 0) -> None:
+    live.put(TokenText(at=NOW, episode_id="01", seq=seq, step=0, text="word"))
+
+
+async def wait_until_unwatched(live: LivePublisher) -> None:
+    """Publish tokens until the broker has reported that nothing receives them."""
+
+    def is_unwatched() -> bool:
+        put_token(live)
+        return not live.wants("token")
+
+    await wait_until(is_unwatched)
+
+
+async def test_tokens_are_wanted_while_a_broker_has_a_subscriber(bus: NatsAccount, outbox: Outbox) -> None:
+    received: list[LiveBatch] = []
+
+    async def record(message: object) -> None:
+        received.append(msgspec.json.decode(getattr(message, "data", b""), type=LiveBatch))
+
+    async with run_live(outbox, sink_to(bus)) as live, nats_client(bus) as viewer:
+        assert live.wants("token")  # until the broker has reported otherwise
+        await wait_until_unwatched(live)
+        assert live.wants("timestep")
+        subscription = await viewer.subscribe(SUBJECT, cb=record)
+        await viewer.flush()
+        await wait_until(lambda: live.wants("token"))
+        put_token(live, 7)
+        await wait_until(
+            lambda: 7 in {item.seq for batch in received for item in batch.items if isinstance(item, TokenText)}
+        )
+        await subscription.unsubscribe()
+        await viewer.flush()
+        await wait_until_unwatched(live)
+
+
+async def test_a_stream_of_another_broker_receives_tokens(bus: NatsAccount, outbox: Outbox) -> None:
+    async with run_live(outbox, sink_to(bus)) as live:
+        await wait_until_unwatched(live)
+        await add_external_stream(bus)
+        await wait_until(lambda: live.wants("token"))
+
+
+async def test_texts_are_wanted_while_the_stream_of_the_own_broker_is_read_and_it_keeps_requests_from_before(
+    nats_server: NatsServer, outbox: Outbox
+) -> None:
+    async with run_live(outbox, sink_to(nats_server, LOCAL)) as live:
+        await wait_until(lambda: not live.wants("token"))
+        assert live.wants("request")
+        hub = ObserverHub([live.observer])
+        for kind, delta in ITEMS.items():
+            hub.emit(
+                LiveItems(kind, (token_item(TokensStreamed(at=NOW, episode_id="01", seq=0, step=0, delta=delta)),))
+            )
+        connection = await NatsConnection.open(BusAddress(nats_server.url), name="viewer", on_state=lambda _: None)
+        async with connection, Subscription(connection, patterns=[LIVE_SUBJECTS], since="all") as reader:
+            message = await anext(reader)
+            assert isinstance(message, BusMessage) and isinstance(message.decoded, LiveRow)
+            items = message.decoded.batch.items
+            assert [item.endpoint for item in items if isinstance(item, TokenText)] == ["model"]
+            await wait_until(lambda: live.wants("token"))
+        await wait_until(lambda: not live.wants("token"))
+
+
+async def test_the_readers_of_the_own_stream_are_counted_only_while_there_may_be_tokens(
+    nats_server: NatsServer, outbox: Outbox
+) -> None:
+    requests: list[str] = []
+
+    async def record(message: Msg) -> None:
+        requests.append(message.subject)
+
+    subject = f"$JS.API.STREAM.INFO.{LIVE_STREAM}"
+    async with run_live(outbox, sink_to(nats_server, LOCAL)) as live, nats_client(nats_server) as viewer:
+        await viewer.subscribe(subject, cb=record)
+        await viewer.flush()
+        watch = live._queues[0].tokens
+        for n_seconds in range(4):
+            if n_seconds == 2:
+                requests.clear()  # the first one has looked up the stream
+            watch.is_watched = False
+            await wait_until(lambda: watch.is_watched)  # as before the first check
+        assert requests == []
+        assert live.wants("token")
+        await wait_until(lambda: subject in requests and not watch.is_watched)
+
+
+async def test_without_a_connection_no_tokens_are_wanted(nats_server: NatsServer, outbox: Outbox) -> None:
+    async with run_live(outbox, sink_to(nats_server)) as live:
+        nats_server.kill()
+        await wait_until(lambda: not live.wants("token"))
+        assert live.wants("timestep")
+
+
+async def test_without_any_broker_no_items_are_wanted(outbox: Outbox) -> None:
+    async with run_live(outbox, Sink("egress", lambda: None)) as live:
+        await wait_until(lambda: not live.wants("timestep"))
+        assert not live.wants("token")
+
+
+@pytest.mark.parametrize(("tokens", "wanted"), [("always", True), ("never", False)])
+async def test_a_profile_can_switch_tokens_on_and_off(
+    bus: NatsAccount, outbox: Outbox, tokens: LiveTokens, wanted: bool
+) -> None:
+    async with run_live(outbox, sink_to(bus), tokens=tokens) as live:
+        assert live.wants("token") is wanted  # asked, it finds out whether they are watched
+        await wait_until(lambda: not live._queues[0].tokens.is_watched)
+        assert live.wants("token") is live.wants("request") is wanted
+
+
+async def test_workers_send_tokens_while_a_subscriber_watches(
+    bus: Bus, outbox: Outbox, tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(envs=ENVS, agents=AGENTS, name="streaming")
+    received: list[bytes] = []
+
+    async def record(message: object) -> None:
+        received.append(getattr(message, "data", b""))
+
+    async with run_live(outbox, sink_to(bus)) as live, nats_client(bus) as viewer:
+        await wait_until_unwatched(live)
+        workspace = Workspace(tmp_path / "data", node="node1", profile="p1")
+        batch = StreamingBatch(workspace, 2, monkeypatch, [live.observer])
+        with batch.running():
+            await asyncio.to_thread(batch.wait_for_latest, 6, wanted="timestep")
+            assert "token" not in batch.emitted
+            subscription = await viewer.subscribe(SUBJECT, cb=record)
+            await asyncio.to_thread(batch.wait_for_latest, 6, wanted="token")
+            await wait_until(lambda: any(b'"text":"word"' in data for data in received))
+            await subscription.unsubscribe()
+            await asyncio.to_thread(batch.wait_for_latest, 6, wanted="timestep", absent="token")
+        workspace.close()

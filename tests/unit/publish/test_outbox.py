@@ -53,6 +53,8 @@ def test_an_event_id_is_added_once_and_returned_unchanged(outbox: Outbox) -> Non
     assert outbox.add(event(2), event(3)) == 1
     assert outbox.pending(LOCAL, 10) == [added, event(2), event(3)]
     assert outbox.add() == 0
+    for path in outbox.data_dir.glob("*.sqlite*"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_the_oldest_events_come_first_and_subjects_can_be_excluded(outbox: Outbox) -> None:
@@ -222,7 +224,7 @@ def _add_acknowledged(outbox: Outbox, n: int = 4) -> None:
     outbox.ack(LOCAL, [Ack(f"episode:{number}", "S", number) for number in range(1, n + 1)])
 
 
-def test_the_lost_tail_of_a_stream_is_pending_again(outbox: Outbox) -> None:
+def test_the_lost_tail_of_a_stream_and_all_events_of_a_recreated_one_are_pending_again(outbox: Outbox) -> None:
     assert outbox.reconcile_stream(LOCAL, "S", created=NOW, last_seq=0) == 0
     _add_acknowledged(outbox)
     assert outbox.reconcile_stream(LOCAL, "S", created=NOW, last_seq=4) == 0
@@ -230,20 +232,9 @@ def test_the_lost_tail_of_a_stream_is_pending_again(outbox: Outbox) -> None:
     assert outbox.reconcile_stream("egress", "S", created=NOW, last_seq=0) == 0
     assert outbox.reconcile_stream(LOCAL, "S", created=NOW, last_seq=2) == 2
     assert pending_ids(outbox) == ["episode:3", "episode:4"]
-
-
-def test_all_events_of_a_recreated_stream_are_pending_again(outbox: Outbox) -> None:
-    outbox.reconcile_stream(LOCAL, "S", created=NOW, last_seq=0)
-    _add_acknowledged(outbox)
-    assert outbox.reconcile_stream(LOCAL, "S", created=NOW + timedelta(seconds=1), last_seq=9) == 4
-    assert len(pending_ids(outbox)) == 4
-
-
-def test_events_without_a_stream_are_not_sent_again(outbox: Outbox) -> None:
-    outbox.add(event(1))
-    outbox.ack(LOCAL, [Ack("episode:1")])
-    assert outbox.reconcile_stream(LOCAL, "S", created=NOW, last_seq=0) == 0
-    assert pending_ids(outbox) == []
+    outbox.ack(LOCAL, [Ack("episode:3"), Ack("episode:4", "S", 9)])
+    assert outbox.reconcile_stream(LOCAL, "S", created=NOW + timedelta(seconds=1), last_seq=9) == 3
+    assert pending_ids(outbox) == ["episode:1", "episode:2", "episode:4"], "an event without a stream is not sent again"
 
 
 def test_events_are_reported_after_each_new_event(outbox: Outbox) -> None:
@@ -284,12 +275,6 @@ def test_acknowledgements_survive_a_power_loss(outbox: Outbox, tmp_path: Path) -
         shutil.copy(path, power_loss)
     with open_outbox(power_loss) as survivor:
         assert (survivor.known_ids(), pending_ids(survivor)) == ({"episode:1"}, [])
-
-
-def test_the_file_is_private(outbox: Outbox, tmp_path: Path) -> None:
-    outbox.add(event(1))
-    for path in tmp_path.glob("*.sqlite*"):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("damage", ["missing", "garbage", "truncated", "empty", "foreign"])
@@ -419,14 +404,6 @@ def test_earlier_events_of_deleted_episodes_are_not_counted(outbox: Outbox) -> N
     outbox.index._store.path(records[0].batch_id, records[0].episode_id).unlink()
     outbox.index.reconcile()
     assert (outbox.n_held("egress"), outbox.counts()["egress"].held, outbox.send_earlier("egress")) == (1, 1, 1)
-
-
-def test_all_sinks_are_known_again_after_the_outbox_was_deleted(outbox: Outbox) -> None:
-    outbox.register_sinks("egress")
-    outbox.register_sinks(LOCAL)
-    (outbox.data_dir / "outbox.sqlite").unlink()
-    outbox.add(event(1))
-    assert pending_ids(outbox, "egress") == ["episode:1"]
 
 
 def test_an_id_in_two_batches_is_sent_once(outbox: Outbox) -> None:

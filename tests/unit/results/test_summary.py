@@ -39,10 +39,6 @@ def test_model_usage_is_summed_and_zero_for_baselines(index: EpisodeIndex) -> No
     assert by_model[None].latency_s is None
 
 
-def test_no_episodes_give_no_rows(index: EpisodeIndex) -> None:
-    assert summarize_results(index) == []
-
-
 def test_the_metrics_of_a_profile_are_computed(index: EpisodeIndex) -> None:
     record_episode(index, Outcome.SUCCESS, rounds=2, duration_s=1.0, model="small", agent="react")
     record_episode(index, Outcome.FAILURE, rounds=4, duration_s=4.0, model="small", agent="react")
@@ -64,15 +60,6 @@ def test_stopped_episodes_and_errors_are_counted_but_not_rated(index: EpisodeInd
     assert row.success_rate == 0.25
     assert row.avg_rounds == 3.0
     assert row.outcomes == dict.fromkeys(Outcome, 1)
-
-
-def test_errors_change_neither_rate_nor_interval(index: EpisodeIndex) -> None:
-    for outcome in (Outcome.SUCCESS, Outcome.ERROR) * 6:
-        record_episode(index, outcome, rounds=9 if outcome is Outcome.ERROR else 2)
-    (row,) = summarize_results(index)
-    assert (row.n, row.n_rated, row.n_success, row.n_errors) == (12, 6, 6, 6)
-    assert (row.success_rate, row.success_interval) == (1.0, wilson_interval(6, 6))
-    assert row.avg_rounds == 2.0
 
 
 @pytest.mark.parametrize("outcome", sorted(UNRATED))
@@ -126,14 +113,6 @@ def test_validation_success_counts_and_unscored_episodes_and_judge_errors_do_not
     assert row.success_rate == pytest.approx(2 / 3)
     assert row.outcomes == {"success": 4, "failure": 1, "error": 1}
     assert [found.unscored for found in newest_rows(index)].count(True) == 2
-
-
-def test_an_environment_with_only_unscored_episodes_has_no_rate(index: EpisodeIndex) -> None:
-    record = are_record(IDLE)
-    index._store.create_batch_folder(record.batch_id)
-    store_records(index, index._store, record)
-    (row,) = summarize_results(index)
-    assert (row.n, row.n_rated, row.success_rate, row.success_interval, row.score) == (1, 0, None, None, None)
 
 
 def test_the_file_of_an_episode_names_the_category_of_a_failed_judge(index: EpisodeIndex) -> None:

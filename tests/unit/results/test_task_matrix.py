@@ -65,11 +65,14 @@ def test_groups_without_information_are_marked(index: EpisodeIndex) -> None:
     assert marks == [(True, True), (False, False), (False, True), (False, False)]
 
 
-def test_agents_are_never_mixed(index: EpisodeIndex) -> None:
+def test_agents_and_shapes_of_requests_are_never_mixed(index: EpisodeIndex) -> None:
     play(index, {0: [WON]})
     play(index, {0: [LOST]}, agent="tools")
-    assert [matrix.agent for matrix in task_matrices(index)] == ["react", "tools"]
-    assert [matrix.agent for matrix in task_matrices(index, Selection(agent="tools"))] == ["tools"]
+    play(index, {0: [LOST]}, agent="tools", shape="tools as text")
+    found = [(matrix.agent, matrix.shape, len(matrix.tasks[0].attempts)) for matrix in task_matrices(index)]
+    assert found == [("react", "", 1), ("tools", "", 1), ("tools", "tools as text", 1)]
+    for selection, n in ((Selection(agent="tools"), 2), (Selection(shape=""), 2)):
+        assert len(task_matrices(index, selection)) == n
 
 
 def test_tasks_are_compared_in_pairs(index: EpisodeIndex) -> None:
@@ -81,7 +84,7 @@ def test_tasks_are_compared_in_pairs(index: EpisodeIndex) -> None:
     assert [pair.task.task_index for pair in comparison.tied] == [2]
     assert (comparison.n_tied, comparison.n_unpaired, comparison.p_value) == (1, 3, 1.0)
     assert (comparison.success_rate, comparison.baseline_rate) == (0.5, 0.5)
-    assert not comparison.is_worse
+    assert (comparison.is_worse, comparison.shape_note) == (False, "")
 
 
 def test_a_selection_that_loses_many_tasks_is_worse_than_chance(index: EpisodeIndex) -> None:
@@ -90,14 +93,6 @@ def test_a_selection_that_loses_many_tasks_is_worse_than_chance(index: EpisodeIn
     comparison = compared(index)
     assert comparison.is_worse
     assert comparison.p_value == pytest.approx(2 / 2**6)
-
-
-def test_shapes_of_requests_are_never_mixed_in_a_matrix(index: EpisodeIndex) -> None:
-    play(index, {0: [WON]})
-    play(index, {0: [LOST]}, shape="tools as text")
-    assert [(each.shape, each.tasks[0].n_success) for each in task_matrices(index)] == [("", 1), ("tools as text", 0)]
-    selected = task_matrices(index, Selection(shape=""))
-    assert [each.shape for each in selected] == [""]
 
 
 def test_selections_of_different_shapes_are_compared_and_the_comparison_says_so(index: EpisodeIndex) -> None:
@@ -109,12 +104,6 @@ def test_selections_of_different_shapes_are_compared_and_the_comparison_says_so(
     assert [(pair.task.task_index, pair.rate) for pair in found.lost] == [(0, 0.5)]
     assert (found.n_paired, found.shapes, found.baseline_shapes) == (2, ["folded system", "tools as text"], [""])
     assert found.shape_note == "requests differ: selection folded system and tools as text, the other as usual"
-
-
-def test_selections_of_the_same_shape_need_no_note(index: EpisodeIndex) -> None:
-    for batch in (OLD, NEW):
-        play(index, {0: [WON]}, batch=batch, shape="tools as text")
-    assert (compared(index).shapes, compared(index).shape_note) == (["tools as text"], "")
 
 
 def test_a_selection_of_two_agents_cannot_be_compared(index: EpisodeIndex) -> None:

@@ -7,14 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from runner.errors import ConfigError
 from runner.serve.mock_llm.app import EchoResponder, ScriptResponder
 from runner.serve.mock_llm.completion import TEST_MODEL_NAME
 from runner.serve.mock_llm.script import Behavior, Fault, ScriptedCall, ScriptedReply, read_script
-from tests.support.examples import examples
 from tests.support.model_server import ModelServer
 
 CHAT = "/v1/chat/completions"
@@ -147,42 +144,6 @@ def test_a_malformed_request_is_a_400_in_openais_form(scripted: httpx.Client, bo
     assert reply.json()["error"]["type"] == "invalid_request_error"
 
 
-TEXTS = st.text(max_size=20)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
-    max_leaves=10,
-)
-CALLS = st.lists(
-    st.fixed_dictionaries({"id": TEXTS, "function": st.fixed_dictionaries({"name": TEXTS, "arguments": TEXTS})})
-)
-MESSAGES = st.fixed_dictionaries(
-    {"role": st.sampled_from(["system", "user", "assistant", "tool"])},
-    optional={
-        "content": TEXTS
-        | st.none()
-        | st.lists(st.fixed_dictionaries({"type": TEXTS}, optional={"text": TEXTS}))
-        | JSON,
-        "tool_calls": CALLS | JSON,
-        "tool_call_id": TEXTS,
-    },
-)
-REQUESTS = st.fixed_dictionaries(
-    {
-        "model": st.sampled_from(["test-oracle", "test-echo", "test-script", "oracle:Maze:3"]) | TEXTS,
-        "messages": st.lists(MESSAGES, max_size=4) | JSON,
-    },
-    optional={"stream": st.booleans() | JSON, "tools": JSON, "tool_choice": JSON, "stream_options": JSON},
-)
-
-
-@settings(max_examples=examples(50), deadline=None)
-@given(REQUESTS | JSON)
-def test_no_request_causes_a_server_error(scripted: httpx.Client, request: Any) -> None:  # noqa: ANN401
-    reply = scripted.post(CHAT, json=request)
-    assert reply.status_code in (200, 400, 404)
-
-
 def test_a_configured_token_is_required() -> None:
     token = "a-token-of-sixteen"
     with ModelServer(EchoResponder(), token=token) as server:
@@ -208,13 +169,10 @@ def test_a_script_is_read_line_by_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        '{"contents": "x"}',
         '{"status": 99}',
         '{"fault": "flood"}',
         '{"headers": {"a b": "c"}}',
         '{"headers": {"a": "b\\nc"}}',
-        '{"headers": {"Content-Length": "5"}}',
-        '{"delay_s": -1}',
         "{",
         '{"tool_calls": ' + "[" * 100_000,
     ],

@@ -79,17 +79,6 @@ def test_archived_episodes_are_read_as_before(store: EpisodeStore, index: Episod
     assert (newest_rows(index), index.damaged) == (rows, [])
 
 
-def test_a_batch_has_one_archive_to_which_later_ones_are_added(store: EpisodeStore, index: EpisodeIndex) -> None:
-    batch_id, (a, b, c) = record_batch(store, index)
-    rows = newest_rows(index)
-    for each in (a, b, c):
-        archive_episodes(store, index, batch_id, [each])
-    assert members(store, batch_id) == {f"{a}.json", f"{b}.json", f"{c}.json", f"{batch_id}.pftrace"}
-    index.reconcile()
-    assert newest_rows(index) == rows
-    assert rebuilt_rows(store) == rows
-
-
 def test_a_new_index_has_the_rows_of_archives_and_sends_no_event_again(
     store: EpisodeStore, index: EpisodeIndex
 ) -> None:

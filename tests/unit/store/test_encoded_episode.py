@@ -140,7 +140,7 @@ def two(tmp_path: Path) -> Iterator[TwoRecorders]:
     recorders.close()
 
 
-def test_a_channel_changes_no_byte_of_journal_and_file(two: TwoRecorders) -> None:
+def test_a_channel_changes_no_byte_and_the_record_has_the_sums_without_the_texts(two: TwoRecorders) -> None:
     two.reset()
     for step in STEPS:
         two.step(step)
@@ -152,24 +152,14 @@ def test_a_channel_changes_no_byte_of_journal_and_file(two: TwoRecorders) -> Non
     assert two.files("*.journal.jsonl") == []
     (rows, others) = [newest_rows(index) for index in two.indexes]
     assert rows == others
-
-
-def test_the_file_has_everything_that_was_played(two: TwoRecorders) -> None:
-    two.play()
-    two.end()
-    stored, _ = two.records()
+    stored, full = two.records()
     assert stored.timesteps == [stored_step(step, ref) for step, ref in zip(STEPS, (0, 1, 0), strict=True)]
     assert stored.tool_schemas == [STEPS[0].available_tool_schemas, STEPS[1].available_tool_schemas]
     assert (stored.reset_observation, stored.env_episode_id) == (OBSERVATION, "env \x1b 7")
     assert (stored.evaluation, stored.paused_s) == ({"score": [1, 2.5], "rated": False}, 0.5)
     assert [span.id for span in stored.spans] == [1, 10, 11, 20, 21, 30, 31, 5]
     assert [flow.id for flow in stored.flows] == [10, 20, 30]
-
-
-def test_the_record_has_the_sums_without_the_texts(two: TwoRecorders) -> None:
-    two.play()
-    two.end()
-    full, light = two.records()[1], two.recorders[1].record
+    light = two.recorders[1].record
     assert light is not None
     totals = (
         *("reward", "rounds", "tokens", "cost", "model_s", "fallback", "outcome", "success", "duration_s", "worker"),

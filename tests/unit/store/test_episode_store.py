@@ -1,5 +1,8 @@
+"""Episode files: their fields, foreign values, damage, and pictures of the environment."""
+
 from __future__ import annotations
 
+import json
 import os
 import stat
 import tempfile
@@ -14,15 +17,17 @@ from hypothesis import strategies as st
 
 from runner.errors import StoreError
 from runner.store import EpisodeIndex, EpisodeStore, open_index
-from runner.store.parts import Started, Step, Unjournaled
+from runner.store.episode_file import decode_episode
+from runner.store.journal import journal_line, read_journal, unfinished_record
+from runner.store.parts import Reset, Started, Step, Unjournaled
 from runner.types import (
     Action,
-    EpisodeEnded,
     EpisodeHeader,
     ErrorInfo,
-    EvaluatedTrajectory,
     Flow,
     Outcome,
+    PackedCells,
+    TimestepPlayed,
     Tokens,
     ToolCall,
 )
@@ -39,7 +44,6 @@ from tests.support.episodes import (
     make_trajectory,
     new_id,
     newest_rows,
-    tool_schemas,
 )
 from tests.support.examples import examples
 
@@ -76,23 +80,6 @@ def test_a_saved_episode_loads_unchanged(store: EpisodeStore, index: EpisodeInde
     assert record.tokens == Tokens(30, 6)
     assert [span.name for span in record.spans] == ["timestep", "timestep", "timestep", "episode"]
     assert (record.started_at, record.ended_at) == (START, END)
-
-
-def test_evaluation_details_are_stored(store: EpisodeStore, recording: RecordedEpisode) -> None:
-    recording.start()
-    plain = msgspec.structs.asdict(make_trajectory(recording.header, [make_step(0)]))
-    recording.send(EpisodeEnded, trajectory=EvaluatedTrajectory(**plain, evaluation={"stars": 5}))
-    assert store.load(recording.file).evaluation == {"stars": 5}
-
-
-def test_equal_tool_schemas_are_stored_once(store: EpisodeStore, recording: RecordedEpisode) -> None:
-    recording.start()
-    for number, names in enumerate(["ab", "ab", "c", "ab"]):
-        recording.play(make_step(number, available_tool_schemas=tool_schemas(*names)))
-    recording.end()
-    record = store.load(recording.file)
-    assert record.tool_schemas == [tool_schemas("a", "b"), tool_schemas("c")]
-    assert [step.tool_schemas_ref for step in record.timesteps] == [0, 0, 1, 0]
 
 
 def test_files_and_folders_are_private(store: EpisodeStore, recording: RecordedEpisode) -> None:
@@ -297,6 +284,7 @@ def test_no_bytes_in_an_episode_file_crash_the_reader(data: st.DataObject) -> No
         store = EpisodeStore(Path(folder))
         path, _ = save_minimal_episode(store)
         content = path.read_bytes()
+        assert store.load(path).flows == [Flow(id=2**64 - 1, span=1, phase="start")]
         path.write_bytes(data.draw(st.binary(max_size=200) | damaged_bytes(content)))
         try:
             record = store.load(path)
@@ -312,11 +300,6 @@ def save_minimal_episode(store: EpisodeStore) -> tuple[Path, EpisodeHeader]:
         header, make_trajectory(header, [make_step(0)]), flows=[Flow(id=2**64 - 1, span=1, phase="start")]
     )
     return store.save(record), header
-
-
-def test_flow_ids_use_all_64_bits(store: EpisodeStore) -> None:
-    path, _ = save_minimal_episode(store)
-    assert store.load(path).flows == [Flow(id=2**64 - 1, span=1, phase="start")]
 
 
 def test_saving_twice_keeps_the_later_episode(store: EpisodeStore, recording: RecordedEpisode) -> None:
@@ -358,3 +341,41 @@ def test_a_folder_that_cannot_be_read_is_named_and_hides_no_other(
     (damaged,) = index.damaged
     assert damaged.path == hidden.file.parent
     assert "Permission denied" in damaged.reason
+
+
+RESET: PackedCells = [["# # "], [["► ", "yellow", "solid"], "."]]
+AFTER: PackedCells = [["# # "], [".", ["► ", "yellow", "solid"]]]
+
+
+def test_journal_and_file_have_the_pictures_and_old_files_open(store: EpisodeStore, recording: RecordedEpisode) -> None:
+    recording.start()
+    recording.reporter.on_reset([], "e", RESET)
+    recording.play(make_step(0, world=AFTER))
+
+    journal = read_journal(recording.journal)
+    assert (journal.reset_world, journal.steps[0].world) == (RESET, AFTER)
+    unfinished = unfinished_record(journal, Outcome.INTERRUPTED, ended_at=END)
+    assert (unfinished.reset_world, unfinished.timesteps[0].world) == (RESET, AFTER)
+
+    recording.end()
+    record = store.load(recording.file)
+    assert (record.reset_world, record.timesteps[0].world) == (RESET, AFTER)
+
+    old = json.loads(recording.file.read_bytes())
+    del old["reset_world"], old["timesteps"][0]["world"]
+    record = decode_episode(json.dumps(old).encode(), recording.file)
+    assert (record.reset_world, record.timesteps[0].world) == (None, None)
+
+
+def test_an_episode_without_pictures_writes_none() -> None:
+    assert b"world" not in journal_line(Reset(episode_id="i", observation=b"[]", env_episode_id="e"))
+
+
+def test_the_first_live_step_has_the_picture_of_the_reset(recording: RecordedEpisode) -> None:
+    recording.start()
+    for number, reset_world in enumerate((RESET, None)):
+        recording.send(TimestepPlayed, step=make_step(number, world=AFTER), reset_world=reset_world)
+        (*_, part) = recording.parts
+        assert isinstance(part, Step)
+        live = json.loads(part.live)
+        assert (live["world"], live["reset_world"]) == (AFTER, reset_world)

@@ -322,27 +322,14 @@ sys.stdin.read()
 append_step(writer, 1)
 os._exit(0)
 """
+"""A worker whose driver has died; it ends its step when its standard input is closed."""
 
 
-@pytest.fixture
-def orphan(store: EpisodeStore) -> Iterator[subprocess.Popen[str]]:
-    """A worker whose driver has died; it ends its step when its standard input is closed."""
-    arguments = [sys.executable, "-c", ORPHAN, str(store.data_dir)]
-    with subprocess.Popen(
-        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "playing\n"
-        yield process
-        process.kill()
+def test_recovery_waits_for_the_step_of_a_worker_without_its_driver_but_not_for_long(store: EpisodeStore) -> None:
+    seconds, n_looks = itertools.count(0, 2), itertools.count()
+    has_looked, recovered = threading.Event(), list[EpisodeRecord]()
 
-
-def test_recovery_waits_for_the_step_that_a_worker_without_its_driver_still_ends(
-    store: EpisodeStore, orphan: subprocess.Popen[str]
-) -> None:
-    n_looks, has_looked, recovered = itertools.count(), threading.Event(), list[EpisodeRecord]()
-
-    def monotonic() -> float:  # asked for before the first look, and after each that found the journal locked
+    def monotonic() -> float:  # read before the first look, and after each that found the journal locked
         if next(n_looks):
             has_looked.set()
         return 0.0
@@ -351,22 +338,17 @@ def test_recovery_waits_for_the_step_that_a_worker_without_its_driver_still_ends
         recovered.extend(store.recover(Clock(monotonic=monotonic)))
 
     thread = threading.Thread(target=recover, daemon=True)
-    thread.start()
-    assert has_looked.wait(60)
-    assert orphan.stdin is not None
-    orphan.stdin.close()
-    thread.join(60)
+    arguments = [sys.executable, "-c", ORPHAN, str(store.data_dir)]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY) as orphan:
+        assert orphan.stdout is not None and orphan.stdin is not None
+        assert orphan.stdout.readline() == b"playing\n"
+        assert store.recover(Clock(monotonic=lambda: float(next(seconds)))) == []
+        assert 2 < next(seconds) <= 12
+        thread.start()
+        assert has_looked.wait(60)
+        orphan.stdin.close()
+        thread.join(60)
     assert [(record.outcome, record.rounds) for record in recovered] == [(Outcome.INTERRUPTED, 2)]
-
-
-def test_recovery_leaves_a_worker_that_does_not_end_its_step(
-    store: EpisodeStore, orphan: subprocess.Popen[str]
-) -> None:
-    seconds = itertools.count(0, 2)
-    assert store.recover(Clock(monotonic=lambda: float(next(seconds)))) == []
-    assert 2 < next(seconds) <= 12
-    orphan.communicate()
-    assert [record.rounds for record in store.recover()] == [2]
 
 
 @settings(deadline=None, max_examples=examples(80))

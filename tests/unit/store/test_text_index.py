@@ -168,16 +168,17 @@ def test_only_later_files_are_compared_unless_an_earlier_one_has_changed(
     assert text_index.search([TextPattern("word", is_prefix=True)]) == ids[1:]
 
 
-@pytest.mark.parametrize("damage", ["deleted", "cut", "later", "other"])
+@pytest.mark.parametrize("damage", ["deleted", "deleted while open", "cut", "later", "other"])
 def test_a_missing_or_damaged_index_is_built_again(
     store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex, damage: str
 ) -> None:
     recording = record(store, index, "a locked door")
     assert found(text_index, index, "door") == [recording.header.episode_id]
-    text_index.close()
+    if damage != "deleted while open":
+        text_index.close()
     path = store.data_dir / FILE_NAME
     match damage:
-        case "deleted":
+        case "deleted" | "deleted while open":
             path.unlink()
         case "cut":
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -237,15 +238,6 @@ def test_only_one_process_builds_the_index(store: EpisodeStore, index: EpisodeIn
         assert count(text_index, [TextPattern("door")]) == 0
     text_index.build(index.select(STAMPS), lambda seconds: True)
     assert count(text_index, [TextPattern("door")]) == 1
-
-
-def test_an_index_deleted_while_open_is_built_again(
-    store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
-) -> None:
-    recording = record(store, index, "a locked door")
-    text_index.update(index.select(STAMPS))
-    (store.data_dir / FILE_NAME).unlink()
-    assert found(text_index, index, "door") == [recording.header.episode_id]
 
 
 def test_without_a_writable_index_the_files_are_searched(store: EpisodeStore, index: EpisodeIndex) -> None:

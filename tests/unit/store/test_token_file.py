@@ -165,7 +165,7 @@ def test_sequences_beyond_a_bound_are_kept_without_their_ids() -> None:
 
 def test_a_record_that_unpacks_to_too_much_is_refused() -> None:
     with pytest.raises(ValueError, match="too large"):
-        unpack_sequences(zlib.compress(b"\0" * (MAX_RECORD_BYTES + 1)))
+        unpack_sequences(zlib.compress(b"\0" * (MAX_RECORD_BYTES + 1), 1))
 
 
 SEQUENCES = st.lists(st.lists(st.builds(sequence, st.integers(0, MAX_TOKEN_ID)), max_size=3), max_size=4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +39,7 @@ DOCS = Path(__file__).resolve().parents[3] / "docs/build/agents.md"
 @pytest.mark.parametrize("agent", [ReactAgent, ToolsAgent, RandomAgent, ThinkFirst])
 def test_agents_of_ours_and_the_sample_agent_pass(agent: Callable[..., Agent]) -> None:
     check_agent(agent)
-    if agent in (ReactAgent, ThinkFirst):
+    if agent is ThinkFirst:
         check_agent(agent, environment=Wordle, tasks=(3,))
 
 
@@ -50,11 +49,9 @@ def test_the_documentation_has_the_sample_agent() -> None:
     assert f"```python\n{Path(sample).read_text()}```" in DOCS.read_text()
 
 
-def test_the_types_fit_an_agent_with_a_model_and_need_no_client() -> None:
+def test_the_types_fit_an_agent_with_a_model() -> None:
     agents: list[type[ModelAgent]] = [ThinkFirst, ReactAgent]
     assert all(agent.uses_model for agent in agents)
-    code = "import sys, runner.types; sys.exit(any(m in sys.modules for m in ('httpx', 'aiohttp', 'hydra', 'ssl')))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 class AnswersInJson(ThinkFirst):

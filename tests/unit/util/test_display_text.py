@@ -98,10 +98,6 @@ def test_a_truncated_text_ends_with_the_number_of_omitted_characters() -> None:
     assert len(shown) <= 30
 
 
-def test_newline_and_tab_are_visible_in_one_line() -> None:
-    assert one_line("a\n\tb") == "a␊␉b"
-
-
 def test_the_time_to_sanitize_depends_only_on_the_limit() -> None:
     huge = "\x1b" * 10_000_000
     start = thread_time()
@@ -268,6 +264,7 @@ def test_marks_without_a_base_get_one(before: str) -> None:
 def test_a_mark_after_a_replaced_character_belongs_to_its_symbol() -> None:
     assert sanitize(f"\x1b{ACUTE}") == f"␛{ACUTE}"
     assert one_line(f"a\n{ACUTE}") == f"a␊◌{ACUTE}"
+    assert one_line("a\n\tb") == "a␊␉b"
 
 
 @pytest.mark.parametrize(
@@ -299,9 +296,3 @@ def test_emoji_of_several_characters_stay_readable() -> None:
 def test_the_width_of_a_text_is_the_sum_of_the_widths_of_its_characters(text: str) -> None:
     shown = sanitize(text, limit=10_000)
     assert cell_len(shown) == sum(map(get_character_cell_size, shown))
-
-
-@pytest.mark.parametrize("code", [0xE000, 0xE0B0, 0xF8FF, 0xF0000, 0xFFFFD, 0x100000, 0x10FFFD])
-def test_private_use_characters_are_shown_as_their_number(code: int) -> None:
-    assert sanitize(f"a{chr(code)}b") == f"a\\u{{{code:x}}}b"
-    assert is_unsafe(chr(code))

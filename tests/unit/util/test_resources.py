@@ -1,10 +1,11 @@
-"""Limits of open files, and exceptions that show what ran out."""
+"""Limits of open files, exceptions that show what ran out, and child processes, which end with what they started."""
 
 from __future__ import annotations
 
 import errno
 import os
 import resource
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -12,14 +13,17 @@ from itertools import pairwise
 
 import httpcore
 import httpx
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.errors import ConfigError, ServerGone
 from runner.util import resources
+from runner.util.child_process import ChildProcess, describe_end
 from runner.util.resources import SpareResources, file_advice, find_shortage, require_open_files
 from tests.support.command import limited_command
+from tests.support.worker_runs import wait_until_ended
 
 
 def raised_from(exc: BaseException, cause: BaseException) -> BaseException:
@@ -143,10 +147,13 @@ def test_the_advice_after_a_failed_access_names_files_that_ran_out() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="run on Linux: needs /proc, and a limit of memory that is enforced")
-def test_spare_memory_is_freed() -> None:
+def test_spare_memory_uses_none_until_it_is_needed_and_is_then_freed() -> None:
     program = """
 import resource
 from runner.util.resources import SpareResources
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+unused = SpareResources(0, 256 << 20)
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 * before
 in_use = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (in_use + (48 << 20), resource.RLIM_INFINITY))
 spare = SpareResources(0, 32 << 20)
@@ -161,18 +168,6 @@ except MemoryError:
     assert done.stdout.split() == [str(32 << 20)]
 
 
-def test_spare_memory_uses_no_memory_until_it_is_needed() -> None:
-    program = """
-import resource
-from runner.util.resources import SpareResources
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-spare = SpareResources(0, 256 << 20)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / before)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert float(done.stdout) < 2
-
-
 def test_spare_files_are_closed_once() -> None:
     spare = SpareResources(3)
     lowest_free = os.dup(0)
@@ -182,3 +177,47 @@ def test_spare_files_are_closed_once() -> None:
     descriptor = os.dup(0)
     os.close(descriptor)
     assert descriptor < lowest_free
+
+
+ENVIRON = {"PATH": os.environ["PATH"]}
+LIMIT_S = 60.0
+STARTS_ANOTHER = "sleep 300 & echo $!"
+
+
+def run(script: str) -> tuple[ChildProcess, psutil.Process]:
+    """Start a shell script whose first line is the pid of a process that it has started."""
+    child = ChildProcess(["/bin/sh", "-c", script], ENVIRON, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    with child.stdout as output:
+        return child, psutil.Process(int(output.readline()))
+
+
+def test_what_a_child_leaves_behind_is_killed() -> None:
+    child, left = run(f"{STARTS_ANOTHER}; read line; exit 3")
+    assert child.wait(LIMIT_S) == 3
+    wait_until_ended(left)
+
+
+def test_a_killed_child_takes_its_children_along() -> None:
+    child, other = run(f"{STARTS_ANOTHER}; wait")
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(0.01)
+    assert child.end(0.01) == -signal.SIGKILL
+    wait_until_ended(other)
+    child.kill()
+
+
+def test_a_child_has_its_own_variables_and_no_input() -> None:
+    variables = {"A": "b", "LC_CTYPE": "C.UTF-8"}
+    program = f"import os, sys; sys.exit(7 if dict(os.environ) == {variables} and not sys.stdin.read() else 1)"
+    assert ChildProcess([sys.executable, "-I", "-c", program], variables).wait(LIMIT_S) == 7
+
+
+def test_an_end_in_words() -> None:
+    assert [describe_end(code) for code in (0, 3, -9, -64, -200)] == [
+        "ended with exit code 0",
+        "ended with exit code 3",
+        "was ended by SIGKILL",
+        "was ended by SIGRTMAX",
+        "was ended by signal 200",
+    ]

@@ -1,11 +1,14 @@
-"""The queue of a worker's frames: their order, what does not wait for others, and what happens when it is full."""
+"""The queue of frames and the channel of a worker."""
 
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
+import contextlib
+import os
+import socket
 import threading
+import warnings
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -15,26 +18,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.episode.control import EpisodeControl
-from runner.store.parts import Decided, Free, Paused, Tokens, Unjournaled
+from runner.store.journal import EpisodeJournal, journal_path
+from runner.store.parts import Decided, Free, Part, Paused, Tokens, Unjournaled
 from runner.types import Outcome
 from runner.util.clock import Clock
-from runner.util.framing import FrameBuffer, FrameTooLarge, framed
+from runner.util.framing import FrameBuffer, FrameTooLarge, framed, read_frame
 from runner.worker import driver_link
-from runner.worker.driver_link import FrameQueue
+from runner.worker.driver_link import MAX_QUEUED_BYTES, FrameQueue, write_frames
 from runner.worker.frames import (
+    Command,
     EndpointOutcome,
     Hello,
     Release,
     Reply,
     Request,
     WorkerFrame,
+    decode_driver_frame,
     decode_worker_frame,
     encode_frame,
 )
-from tests.support.command import REPOSITORY
-from tests.support.episodes import episode_header
+from tests.support.episodes import damaged_bytes, episode_header
 from tests.support.examples import examples
 from tests.support.fake_worker import end_frame, opening_frames, step_frame
+from tests.support.worker_frames import TIMEOUT_S
 
 LIMIT_S = 60.0
 FOREVER_S = 600.0
@@ -215,34 +221,87 @@ def test_whatever_is_sent_arrives_once_and_in_order_but_for_tokens_above_the_lim
     asyncio.run(run())
 
 
-FORKING = """
-import os, sys
-from pathlib import Path
-from runner.store.journal import EpisodeJournal, journal_path
-from runner.episode.control import EpisodeControl
-from runner.worker import driver_link
-from runner.worker.driver_link import FrameQueue
-from tests.support.command import REPOSITORY
-from tests.support.episodes import episode_header
-from tests.support.fake_worker import opening_frames, step_frame
-
-runs, header, queue = Path(sys.argv[1]), episode_header(), FrameQueue()
-journal = EpisodeJournal(runs, header)
-for frame in opening_frames(header):
-    journal.write(frame)
-path = journal_path(runs, header.batch_id, header.episode_id)
-before = path.read_bytes()
-if (child := os.fork()) == 0:
-    journal.write(step_frame(header, 0))
-    queue.send(step_frame(header, 0))
-    os._exit(7)
-_, status = os.waitpid(child, 0)
-assert (status, path.read_bytes()) == (0, before), status
-journal.write(step_frame(header, 0))
-assert path.read_bytes().startswith(before) and path.read_bytes() != before
-"""
-
-
 def test_a_forked_process_writes_no_journal_and_ends_at_its_first_frame(tmp_path: Path) -> None:
-    arguments = [sys.executable, "-c", FORKING, str(tmp_path)]
-    subprocess.run(arguments, cwd=REPOSITORY, check=True, timeout=LIMIT_S)
+    queue, journal = FrameQueue(), EpisodeJournal(tmp_path, HEADER)
+    for part in opening_frames(HEADER):
+        assert isinstance(part, Part)
+        journal.write(part)
+    path = journal_path(tmp_path, HEADER.batch_id, HEADER.episode_id)
+    before, step = path.read_bytes(), step_frame(HEADER, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the child uses nothing of other threads
+        child = os.fork()
+    if child == 0:
+        try:
+            journal.write(step)
+            queue.send(step)
+        finally:
+            os._exit(7)
+    assert (os.waitpid(child, 0)[1], path.read_bytes()) == (0, before)
+    journal.write(step)
+    assert path.read_bytes().startswith(before) and path.read_bytes() != before
+
+
+ENCODED = encode_frame(Command(episode_id="e1", name="cancel", outcome=Outcome.INTERRUPTED))
+
+
+class Channel:
+    """A queue that a thread writes to a socket, and the driver's end of it."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.ours.settimeout(TIMEOUT_S)
+        self.queue = FrameQueue()
+        self.writer = threading.Thread(target=write_frames, args=(self.queue, self.theirs), daemon=True)
+        self.writer.start()
+
+    def read(self) -> WorkerFrame:
+        return decode_worker_frame(read_frame(self.ours) or b"")
+
+
+@pytest.fixture
+def channel() -> Iterator[Channel]:
+    channel = Channel()
+    yield channel
+    channel.ours.close()
+    channel.queue.send(Free(episode_id="e"))  # by which the writer notices
+    channel.writer.join(TIMEOUT_S)
+    channel.theirs.close()
+
+
+@settings(deadline=None)
+@given(st.one_of(st.binary(max_size=300), damaged_bytes(ENCODED)))
+def test_a_decoder_accepts_frames_only(data: bytes) -> None:
+    for decode in (decode_driver_frame, decode_worker_frame):
+        with contextlib.suppress(ValueError, RecursionError):
+            assert decode(encode_frame(decode(data))) is not None
+
+
+def test_streamed_tokens_are_dropped_while_the_driver_does_not_read(channel: Channel) -> None:
+    n_sent = 4 * MAX_QUEUED_BYTES // 10_000  # the writer holds at most as much as the queue, and a socket less
+    for _ in range(n_sent):
+        channel.queue.send(Tokens(episode_id="e1", seq=1, live=b"x" * 10_000))
+    channel.queue.send(Free(episode_id="e1"))
+    n_tokens = 0
+    while isinstance(frame := channel.read(), Tokens):
+        n_tokens += 1
+    assert frame == Free(episode_id="e1")
+    assert 0 < n_tokens < n_sent
+
+
+def test_other_frames_wait_for_the_driver(channel: Channel) -> None:
+    n_frames = 4 * MAX_QUEUED_BYTES // 20_000
+    sent = [Decided(episode_id=f"{number:0>20000}", outcome=Outcome.SUCCESS) for number in range(n_frames)]
+    for frame in sent:
+        channel.queue.send(frame)
+    assert [channel.read() for _ in sent] == sent
+
+
+def test_the_writer_ends_with_the_driver(channel: Channel) -> None:
+    channel.queue.send(Request(id=1, name="place", target="http://env", instance=7))
+    assert channel.read() == Request(id=1, name="place", target="http://env", instance=7)
+    channel.ours.close()
+    channel.queue.send(Free(episode_id="e1"))
+    channel.writer.join(TIMEOUT_S)
+    assert not channel.writer.is_alive()
+    channel.queue.send(Free(episode_id="e2"))  # does not block

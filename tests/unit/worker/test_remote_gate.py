@@ -22,7 +22,6 @@ from tests.support.rude_model import (
     PendingRequest,
     RudeModel,
     chat_completion,
-    closing,
     completion_response,
     http_response,
 )
@@ -104,7 +103,7 @@ async def test_the_limit_of_requests_in_flight_holds_over_workers_and_cancellati
         most = max(most, n)
         pending.stopping.wait(0.001)
         n -= 1
-        pending.send(closing(completion_response("up")))
+        pending.send(completion_response("up"))
 
     limits = {"a": RateLimit(concurrent_requests=1)}
     with RudeModel(count) as server:
@@ -138,7 +137,7 @@ async def test_one_worker_learns_what_an_endpoint_takes_and_the_others_wait_for_
     def answer_after_the_other_has_requested(pending: PendingRequest) -> None:
         loop.call_soon_threadsafe(arrived.set)
         workers.links[1].has_requested.wait(60)
-        pending.send(closing(completion_response("up")))
+        pending.send(completion_response("up"))
 
     script = (NO_TOOLS, answer_after_the_other_has_requested, NO_TOOLS, completion_response("up"))
     with RudeModel(*script) as server:
@@ -183,7 +182,7 @@ async def test_feedback_is_sent_by_the_driver_with_its_own_key() -> None:
     loop = asyncio.get_running_loop()
 
     def receive(pending: PendingRequest) -> None:
-        pending.send(closing(http_response(200, b"{}")))
+        pending.send(http_response(200, b"{}"))
         loop.call_soon_threadsafe(done.set)
 
     with RudeModel(completion_response("up"), routes={"/feedback": receive}) as server:

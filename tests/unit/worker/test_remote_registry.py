@@ -28,7 +28,7 @@ from runner.worker.frames import (
 )
 from tests.support.slot_server import N_STEPS, run_slot_server
 
-N_EPISODES, N_SLOTS, N_WORKERS = 64, 8, 4
+N_EPISODES, N_SLOTS, N_WORKERS = 32, 8, 4
 
 
 class FrameLink(DriverLink):
