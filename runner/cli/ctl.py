@@ -424,6 +424,13 @@ def ctl_parser() -> SafeArgumentParser:
         _add_node_options(verb, changes=changes)
         return verb
 
+    _add_starting(add)
+    _add_reading(add)
+    _add_changing(add)
+    return parser
+
+
+def _add_starting(add: Callable[..., SafeArgumentParser]) -> None:
     submit = add("submit", "start batches; the node of the state directory is started where none runs", changes=True)
     goals = submit.add_mutually_exclusive_group()
     goals.add_argument("--run", metavar="ENV", help="an environment of the node")
@@ -437,6 +444,9 @@ def ctl_parser() -> SafeArgumentParser:
         waiting.add_argument("--detach", action="store_true", help="return at once, which is the default")
         waiting.add_argument("--wait", action="store_true", help="wait until all has ended")
         waiting.add_argument("--follow", action="store_true", help="print each step and episode until all has ended")
+
+
+def _add_reading(add: Callable[..., SafeArgumentParser]) -> None:
     add("list", "list the batches, and what the node can play")
     show = add("show", "show a batch, a battery or an episode", target="required")
     show.add_argument("--steps", type=at_least(0), default=MAX_STEPS, metavar="N", help="last steps of an episode")
@@ -448,6 +458,9 @@ def ctl_parser() -> SafeArgumentParser:
     follow = add("follow", "print each step and episode of a batch until it ends", target="optional")
     follow.set_defaults(id="last")
     add("health", "show the node and the health of what it uses")
+
+
+def _add_changing(add: Callable[..., SafeArgumentParser]) -> None:
     for name, summary in (
         ("pause", "pause a batch, a battery, an episode or all after the running steps"),
         ("resume", "resume what is paused or was interrupted"),
@@ -463,7 +476,6 @@ def ctl_parser() -> SafeArgumentParser:
     env.add_argument("env", metavar="NAME")
     stop = add("stop", "stop the node after the running steps", changes=True)
     stop.add_argument("--drain", action="store_true", help="play all queued batches first")
-    return parser
 
 
 def _add_node_options(parser: argparse.ArgumentParser, *, changes: bool) -> None:
