@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from runner.bus.address import address_of_node
 from runner.cli import main
 from runner.util.clock import new_ulid
-from tests.support.node_process import NodeProcess
+from tests.support.node_process import COMMAND, NodeProcess, clean_environ
 
 pytestmark = pytest.mark.long
 
@@ -154,3 +155,27 @@ def test_the_only_node_of_another_bus_is_found_and_others_are_named(
     assert "node n2 does not answer" in json.loads(capsys.readouterr().out)["error"]["message"]
     assert main(["ctl", "list", "--data-dir", str(tmp_path / "empty"), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "unreachable"
+
+
+def test_a_follower_gets_each_ended_episode_once_over_a_killed_node_and_its_broker(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data") as node:
+        options = ("--data-dir", str(node.data_dir), "--json")
+        submit = ("submit", "--run", "BabyAI", "--agent", "random", "--repeat", "400", "--concurrency", "1")
+        assert main(["ctl", *submit, *options]) == 0
+        command = [COMMAND, "ctl", "follow", *options]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=clean_environ()) as following:
+            assert following.stdout is not None
+            items = [json.loads(following.stdout.readline())["result"]]
+            node.kill()
+            node.start()
+            items += [json.loads(line)["result"] for line in following.stdout]
+        assert following.returncode == 130
+        assert (items[-1]["kind"], items[-1]["status"]) == ("batch", "interrupted")
+        episodes = [item["episode_id"] for item in items if item["kind"] == "episode"]
+        stored = {path.stem for path in node.data_dir.glob("runs/*/*.json")}
+        assert len(episodes) == len(set(episodes)) and set(episodes) == stored
+        steps = [(item["episode_id"], item["index"]) for item in items if item["kind"] == "step"]
+        assert len(steps) == len(set(steps))
+        rounds = {item["episode_id"]: item["rounds"] for item in items if item["kind"] == "episode"}
+        n_gaps = sum(item["kind"] == "gap" for item in items)
+        assert n_gaps or all(sum(each == name for name, _ in steps) == n for each, n in rounds.items())
