@@ -50,7 +50,6 @@ from agentgym_tui.presenters.number_format import format_count, pluralize
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import ConsoleScreen, ScreenContext
 from agentgym_tui.services import RedrawThrottle, announce, messages, save_screenshot, start_worker, toast
-from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.sessions.run_commands import RunCommands, control_error_text, has_unfinished
 from agentgym_tui.sessions.session import Session, select_episodes
 from agentgym_tui.state.nodes import NodeInfo, ProfileDifference
@@ -64,6 +63,7 @@ from agentgym_tui.textual_compat import (
 )
 from agentgym_tui.widgets.lists import TONE_CLASSES, LineRenderer
 from agentgym_tui.widgets.split import resize_focused, zoom_focused
+from runner.client.node_client import ControlRequestError
 from runner.events.control import StartArgs
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from runner.util.files import (
 )
 
 if TYPE_CHECKING:
-    from agentgym_tui.sessions.node import LaunchOptions
     from agentgym_tui.sessions.session import Session
+    from runner.client.node_folder import LaunchOptions
 
 EPILOG = """exit codes:
   0  normal exit
@@ -133,7 +133,7 @@ def _place_error(args: argparse.Namespace) -> str | None:
         return None if any(map(exists, args.paths)) else missing
     folder = _folder_without_profile(args)
     if args.config is not None or getattr(args, "node", None) is not None:
-        from agentgym_tui.sessions.node import StateLocator
+        from runner.client.node_folder import StateLocator
         from runner.errors import ConfigError
 
         try:
@@ -160,7 +160,7 @@ def _folder_without_profile(args: argparse.Namespace) -> Path:
 
 
 def _launch_options(args: argparse.Namespace) -> LaunchOptions:
-    from agentgym_tui.sessions.node import LaunchOptions
+    from runner.client.node_folder import LaunchOptions
 
     return LaunchOptions(*(getattr(args, name, None) for name in ("config", "data_dir", "node")))
 

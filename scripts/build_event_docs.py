@@ -18,6 +18,8 @@ from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
 import msgspec
 
 from runner.bus.streams import stream_configs
+from runner.client.follow import RESULTS as CTL_RESULTS
+from runner.client.views import Document
 from runner.events import subjects
 from runner.events.codec import MAX_BYTES, MAX_DEPTH, headers_for
 from runner.events.control import ARGS, ERRORS, RESULTS, ControlReply, Op
@@ -56,6 +58,7 @@ def schemas() -> dict[str, Schema]:
         batch.__doc__ = LiveBatch.__doc__
         result[subject] = _schema(batch, subject)
     result["agentgym.control.request"] = _schema(reduce(or_, map(_request, ARGS)), "agentgym.control.request")
+    result["agentgym.ctl.v1"] = _schema(reduce(or_, map(_ctl_document, CTL_RESULTS)), "agentgym.ctl.v1")
     result["agentgym.control.reply"] = _schema(ControlReply, "agentgym.control.reply", _results())
     return result
 
@@ -91,6 +94,15 @@ def _request(op: Op) -> Any:  # noqa: ANN401 - a struct type
     field: Any = ("args", args) if required else ("args", args, msgspec.field(default_factory=args))
     fields = [("id", Annotated[str, msgspec.Meta(description="repeated in the reply")]), field]
     return msgspec.defstruct(f"{op}_request", fields, tag_field="op", tag=op, kw_only=True)
+
+
+def _ctl_document(command: str) -> Any:  # noqa: ANN401 - a struct type
+    hints = get_type_hints(Document, include_extras=True)
+    fields = [(name, hints[name]) for name in ("schema", "node", "ok", "error")]
+    result = ("result", CTL_RESULTS[command] | None)
+    kind = msgspec.defstruct(f"{command}_document", [*fields, result], tag_field="command", tag=command, kw_only=True)
+    kind.__doc__ = Document.__doc__
+    return kind
 
 
 def _document() -> Iterator[str]:

@@ -24,8 +24,9 @@ from ulid import ULID
 from agentgym_tui.app import Console
 from agentgym_tui.services import screenshot_svg
 from agentgym_tui.sessions.bus_session import NodeSession
-from agentgym_tui.sessions.node import LaunchOptions, NodeControl, read_node_file
 from agentgym_tui.state.episode import Episode
+from runner.client.node_client import NodeClient
+from runner.client.node_folder import LaunchOptions, read_node_file
 from runner.events.control import StartArgs
 from runner.serve.mock_llm.completion import ChatRequest
 from runner.serve.mock_llm.oracle import OracleResponder
@@ -121,7 +122,7 @@ def _stop_node(data_dir: Path) -> None:
         node.wait(WAIT_S)
 
 
-def _control(session: NodeSession) -> NodeControl:
+def _control(session: NodeSession) -> NodeClient:
     if session.control is None:
         raise RuntimeError("a node session always has a control connection")
     return session.control

@@ -47,6 +47,7 @@ MEANINGS = {  # fields of types that are defined outside the message schemas
     "Timestep.action": "action of the agent or person",
     "SpanClosed.span": "the span",
     "NodeList.batches": "at most 200 batches",
+    "RunResults.rows": "baselines come last in each environment",
 }
 
 OPERATIONS = {  # those whose arguments do not describe them

@@ -24,7 +24,6 @@ from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.status_line import status_line
 from agentgym_tui.services import copy_to_clipboard, start_worker, toast
-from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.sessions.run_commands import RunCommands, control_error_text
 from agentgym_tui.sessions.session import Session
 from agentgym_tui.sinks import as_label
@@ -32,6 +31,7 @@ from agentgym_tui.state.batches import BatchRun
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.textual_compat import add_bindings, never_skip
 from agentgym_tui.widgets.lists import StaticLines
+from runner.client.node_client import ControlRequestError
 
 if TYPE_CHECKING:
     from agentgym_tui.sessions.library import FoundLine, TextHits

@@ -16,25 +16,22 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from agentgym_tui.sessions.event_reader import EventSource
 from agentgym_tui.sessions.library import Curation, ResultLibrary, StateDirLibrary, read_batch_totals
-from agentgym_tui.sessions.node import (
-    ControlRequestError,
-    LaunchOptions,
-    NodeControl,
-    StateLocation,
-    StateLocator,
-    ensure_node,
-    node_logs,
-    profile_difference,
-    read_node_file,
-    running_ids,
-    unfinished_ids,
-    wait_until_stopped,
-)
+from agentgym_tui.sessions.node import profile_difference, running_ids, unfinished_ids
 from agentgym_tui.sessions.session import Session, currency_of
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.normalize import ulid_time
 from agentgym_tui.state.run_store import LOST_AFTER_S, RunStore, join_live, split_portions
+from runner.client.node_client import ControlRequestError, NodeClient
+from runner.client.node_folder import (
+    LaunchOptions,
+    StateLocation,
+    StateLocator,
+    ensure_node,
+    node_logs,
+    read_node_file,
+    wait_until_stopped,
+)
 from runner.errors import ConfigError, RunnerError
 from runner.events.subjects import LIVE_SUBJECTS, DurableNames
 from runner.node.state_lock import NodeFile, is_node_alive
@@ -160,7 +157,7 @@ class BusSession(Session):
     ) -> None:
         super().__init__("watch", WATCH_ONLY, RunStore())
         self.received = ReceivedEpisodes(self.store)
-        self.control = NodeControl(lambda: self._connection, self._node_of, read_only=WATCH_ONLY)
+        self.control = NodeClient(lambda: self._connection, self._node_of, read_only=WATCH_ONLY)
         self.events = self._bus = EventSource()
         self._locator, self._url, self._since = StateLocator(options), url, since
         self._connection: NatsConnection | None = None
@@ -251,8 +248,11 @@ class NodeSession(Session):
         self._locator = StateLocator(options)
         self.library = self._library = StateDirLibrary(lambda: self._locator.find().data_dir)
         self.curation = self.exporter = Curation(self._library.opened)
-        self.control = self._client = NodeControl(
-            lambda: self._connection, lambda _: self._node, on_command=lambda: self._poll_now.set(), start_key=start_key
+        self.control = self._client = NodeClient(
+            lambda: self._connection,
+            lambda _: self._node,
+            on_command=lambda: self._poll_now.set(),
+            to_start=f"press {start_key}",
         )
         self.events = self._bus = EventSource()
         self._connection: NatsConnection | None = None

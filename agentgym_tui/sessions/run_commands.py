@@ -11,12 +11,12 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from agentgym_tui.safe_text import sanitize_message
-from agentgym_tui.sessions.node import ControlRequestError, NodeControl, RunCommand
 from agentgym_tui.sessions.session import Session
 from agentgym_tui.state.batches import UNFINISHED, BatchRun
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.servers import EndpointState, EnvironmentState
+from runner.client.node_client import ControlRequestError, NodeClient, RunCommand
 from runner.errors import ConfigError
 from runner.events.control import AnnotateArgs, ReplayArgs, StartArgs
 from runner.types import Budget
@@ -138,7 +138,7 @@ class RunCommands:
         self._models_then: tuple[bool, list[str]] = False, []
 
     @property
-    def control(self) -> NodeControl:
+    def control(self) -> NodeClient:
         """Raises ``ControlRequestError`` where commands are not allowed."""
         if self._session.read_only or self._session.control is None:
             raise ControlRequestError(self._session.read_only or "there is no node to control")

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from agentgym_tui.sessions.episode_files import episode_from_bytes, is_log
 from agentgym_tui.sessions.event_reader import EventSource
 from agentgym_tui.sessions.library import Curation, Exporter, FileExporter, Library, ResultLibrary
-from agentgym_tui.sessions.node import ControlRequestError, NodeControl
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episode_list import EpisodeList, FoundLog, ListEntry, UnreadableFile, exact_terms
 from agentgym_tui.state.nodes import READING_FILES, BusLink
 from agentgym_tui.state.run_store import RunStore
+from runner.client.node_client import ControlRequestError, NodeClient
 from runner.errors import StoreError
 from runner.util.clock import is_ulid
 
@@ -42,7 +42,7 @@ class Session:
     curation: Curation | None = None
     exporter: Exporter | None = None
     archiver: FileExporter | None = None  # of opened files
-    control: NodeControl | None = None
+    control: NodeClient | None = None
     events: EventSource | None = None
     logs: Sequence[LogFile] = ()  # only grows
     has_node_logs: bool = False

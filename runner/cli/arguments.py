@@ -34,6 +34,7 @@ SUBCOMMANDS = {
     "prune": "archive or delete old episodes",
     "tasks": "list the tasks of an environment, and explain a number or an id",
     "tag": "add tags to an episode, or remove them",
+    "ctl": "drive a running node: start, list, follow, pause, cancel and move batches",
     "completion": "print the completion script of a shell",
 }
 """Each is the function ``main_NAME`` of a module that is imported only for it, with ``NAME_parser``."""
@@ -140,7 +141,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"agentgym-runner {__version__}")
     _add_goals(parser)
-    _add_run_options(parser)
+    add_run_options(parser)
     _add_results_options(parser)
     parser.add_argument_group("options of --list-envs").add_argument(
         "--verbose", action="store_true", help="show what the servers need, too: memory and dependencies"
@@ -162,7 +163,7 @@ def _add_goals(parser: argparse.ArgumentParser) -> None:
     goals.add_argument("--results", action="store_true", help="show the results of all stored episodes")
 
 
-def _add_run_options(parser: argparse.ArgumentParser) -> None:
+def add_run_options(parser: argparse.ArgumentParser, *, dry_run: bool = True) -> None:
     group = parser.add_argument_group("run options")
     add = group.add_argument
     add(
@@ -192,6 +193,12 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         "(default: from the profile, else as many as CPU cores if --concurrency is above 1)",
     )
     _add_limit_options(group)
+    if dry_run:
+        add(
+            "--dry-run",
+            action="store_true",
+            help="check whether the run would work, without prompting a model or storing anything",
+        )
 
 
 def _add_limit_options(group: argparse._ActionsContainer) -> None:
@@ -225,11 +232,6 @@ def _add_limit_options(group: argparse._ActionsContainer) -> None:
     add("--budget-errors", type=at_least(1), metavar="N", help="stop a batch after N episodes with an error in a row")
     add("--tracing", choices=["off", "episode", "full"], help="detail of the trace (default: from the profile)")
     add("--compat", action="store_true", help="use AgentGym's rules with their quirks (default: strict rules)")
-    add(
-        "--dry-run",
-        action="store_true",
-        help="check whether the run would work, without prompting a model or storing anything",
-    )
 
 
 def _add_results_options(parser: argparse.ArgumentParser) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,11 +20,11 @@ from runner.bus.errors import BusError
 from runner.cli.arguments import add_state_options, subcommand_parser
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_stderr
+from runner.client.target import wait_for_node_files
 from runner.errors import ConfigError, RunnerError, catch_foreign
 from runner.events.codec import DurableRow, LiveRow, RawRow, decode_item
 from runner.events.live import LiveBatch, LiveItem
 from runner.events.subjects import LIVE_SUBJECTS, PATTERN, DurableNames
-from runner.node.state_lock import is_node_alive
 from runner.subscribe.messages import BusMessage, Notice, Since
 from runner.subscribe.subscription import Subscription
 from runner.util.display_text import SecretMasker, mask, masker, one_line
@@ -41,9 +39,6 @@ EPILOG = """Without --nats, watch connects to the node of the state directory. C
 variables NATS_USER and NATS_PASSWORD, NATS_TOKEN, NATS_NKEY or NATS_CREDS (files), and NATS_CA, NATS_CERT, NATS_KEY,
 NATS_TLS_FIRST. Notices, such as lost connections and gaps, go to standard error. Ctrl-C exits with code 130."""
 
-RESTORE_TIMEOUT_S = 10.0
-"""A node checks its files every 2 seconds; a starting node has none for longer."""
-RESTORE_POLL_S = 0.1
 _SINCE = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -177,7 +172,7 @@ async def _connect(url: str | None, data_dir: Path) -> NatsConnection:
         return address_from_environ(url, os.environ) if url else address_of_node(data_dir)
 
     if not url:
-        await _wait_for_state_files(data_dir, read_address)
+        await wait_for_node_files(data_dir, read_address)
     address = read_address()
     if address is None:
         raise ConfigError(
@@ -189,18 +184,6 @@ async def _connect(url: str | None, data_dir: Path) -> NatsConnection:
         await connection.close()
         raise BusError(state.kind, state.reason)
     return connection
-
-
-async def _wait_for_state_files(data_dir: Path, read_address: Callable[[], BusAddress | None]) -> None:
-    """Wait until a running node has restored its ``node.json`` and credential, at most ``RESTORE_TIMEOUT_S``."""
-    deadline = time.monotonic() + RESTORE_TIMEOUT_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(ConfigError):
-            if read_address() is not None:
-                return
-        if not is_node_alive(data_dir):
-            return
-        await asyncio.sleep(RESTORE_POLL_S)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -21,7 +22,9 @@ from runner.types.fields import (
     ModelName,
     NodeStatus,
     Pid,
+    Reward,
     StorageProblem,
+    TaskIndex,
     WaitingFor,
     WaitingSeconds,
 )
@@ -40,6 +43,8 @@ Op: TypeAlias = Literal[
     "annotate",
     "health",
     "list",
+    "results",
+    "episodes",
     "server_start",
     "server_stop",
     "send_history",
@@ -168,6 +173,20 @@ class MoveArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ]
 
 
+class ResultsArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Sum up the stored episodes of a batch, or of the batches of a battery, and group those that failed."""
+
+    batch_id: Annotated[str, Meta(description="a batch, or all batches of a battery")]
+
+
+class EpisodesArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """List stored episodes by a query as of `agentgym-runner episodes`, the newest first."""
+
+    query: Annotated[str, Meta(max_length=2_000, description="an empty query selects every episode")] = ""
+    limit: Annotated[int, Meta(ge=1, le=200, description="maximum number of episodes")] = 50
+    before: Annotated[str | None, Meta(description="only episodes with smaller ids, for the next page")] = None
+
+
 class ReplayArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Play a batch, or the batches of a battery, again in new batches; the episodes of the old ones stay.
 
@@ -231,7 +250,17 @@ class NoArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 Args: TypeAlias = (
-    StartArgs | TargetArgs | MoveArgs | ReplayArgs | EpisodeArgs | AnnotateArgs | ServerArgs | ShutdownArgs | NoArgs
+    StartArgs
+    | TargetArgs
+    | MoveArgs
+    | ResultsArgs
+    | EpisodesArgs
+    | ReplayArgs
+    | EpisodeArgs
+    | AnnotateArgs
+    | ServerArgs
+    | ShutdownArgs
+    | NoArgs
 )
 ARGS: Final[dict[Op, type[Args]]] = {
     "start": StartArgs,
@@ -245,6 +274,8 @@ ARGS: Final[dict[Op, type[Args]]] = {
     "annotate": AnnotateArgs,
     "health": NoArgs,
     "list": NoArgs,
+    "results": ResultsArgs,
+    "episodes": EpisodesArgs,
     "server_start": ServerArgs,
     "server_stop": ServerArgs,
     "send_history": NoArgs,
@@ -310,6 +341,71 @@ class BatchState(msgspec.Struct, kw_only=True):
     ] = None
 
 
+class ResultSummary(msgspec.Struct, kw_only=True):
+    """Results of one agent and its models in one environment; rates and means cover the rated episodes."""
+
+    env: EnvName
+    mode: Annotated[str, Meta(description="`strict` or `compat`")]
+    data_label: Annotated[str, Meta(description="label of the task data")]
+    agent: AgentName
+    model: Annotated[str | None, Meta(description="models that answered; null for a baseline")]
+    n: Annotated[int, Meta(description="episodes that ended")]
+    n_rated: Annotated[int, Meta(description="episodes that count in rates")]
+    n_success: Annotated[int, Meta(description="successful episodes")]
+    n_errors: Annotated[int, Meta(description="episodes that ended with an error")]
+    n_unscored: Annotated[int, Meta(description="episodes that their evaluation does not rate")]
+    outcomes: Annotated[dict[str, int], Meta(description="number of episodes by outcome")]
+    success_rate: Annotated[float | None, Meta(description="from 0 to 1; null if no episode is rated")]
+    success_interval: Annotated[tuple[float, float] | None, Meta(description="95% interval of the success rate")]
+    score: Annotated[float | None, Meta(description="mean reward")]
+    avg_rounds: Annotated[float | None, Meta(description="mean number of rounds")]
+    cost: Annotated[float | None, Meta(description="cost of all episodes; null when no price is known")]
+
+
+class EpisodeEntry(msgspec.Struct, kw_only=True):
+    """A stored episode."""
+
+    episode_id: EpisodeId
+    batch_id: BatchId
+    env: EnvName
+    agent: AgentName
+    models: Annotated[str | None, Meta(description="models that answered; null for a baseline")]
+    task_index: TaskIndex
+    attempt: Annotated[int, Meta(description="number of earlier attempts at the task in this batch")]
+    ended_at: Annotated[datetime, Meta(description="when it ended")]
+    outcome: Annotated[str, Meta(description="how it ended")]
+    success: Annotated[bool, Meta(description="verdict of the environment")]
+    reward: Reward
+    rounds: Annotated[int, Meta(description="number of timesteps")]
+    duration_s: Annotated[float, Meta(description="duration in seconds, pauses excluded")]
+    cost: Annotated[float | None, Meta(description="cost of all timesteps; null when no price is known")]
+    flags: Annotated[str | None, Meta(description="names of the flags, with commas; null if its steps are damaged")]
+    error_type: Annotated[str | None, Meta(description="type of the error that ended it; null for other outcomes")]
+
+
+class FailureCluster(msgspec.Struct, kw_only=True):
+    """Episodes of an environment that failed in the same way."""
+
+    id: Annotated[str, Meta(description="the same for the same way of failing")]
+    env: EnvName
+    cause: Annotated[str, Meta(description="class of the cause, as in the query field `failure`")]
+    action: Annotated[str, Meta(description="template of the action that failed; empty without one")]
+    observation: Annotated[str, Meta(description="template of the answer to it, or of the error")]
+    n: Annotated[int, Meta(description="number of its episodes")]
+    representative: Annotated[str, Meta(description="id of the shortest of them")]
+    step: Annotated[int | None, Meta(description="where that one failed; null when unknown")]
+    flags: Annotated[dict[str, int], Meta(description="number of its episodes by flag")]
+    episodes: Annotated[list[str], Meta(description="ids of the first 20 of them")]
+
+
+class RunResults(msgspec.Struct, kw_only=True):
+    """What the stored episodes of a batch or battery show."""
+
+    rows: list[ResultSummary]
+    clusters: Annotated[list[FailureCluster], Meta(description="the 50 largest, in this order")]
+    n_clusters: Annotated[int, Meta(description="number of all of them")]
+
+
 class EpisodeChunk(msgspec.Struct, kw_only=True):
     """At most 256 KiB of an episode file, with the size and hash of the whole file to check what was put together."""
 
@@ -373,6 +469,9 @@ class NodeList(msgspec.Struct, kw_only=True):
         Meta(description="what the queue file had lost when the node started, and what was restored; null: nothing"),
     ] = None
     n_waiting: Annotated[int | None, Meta(description="number of all waiting batches; null in older replies")] = None
+    batteries: Annotated[
+        dict[str, list[str]], Meta(description="environments by the tier of the profile; {} in older replies")
+    ] = msgspec.field(default_factory=dict)
 
 
 RESULTS: Final[dict[Op, Any]] = {
@@ -387,6 +486,8 @@ RESULTS: Final[dict[Op, Any]] = {
     "annotate": list[Note],
     "health": NodeHealth,
     "list": NodeList,
+    "results": RunResults,
+    "episodes": list[EpisodeEntry],
     "server_start": ServerInfo,
     "server_stop": ServerInfo,
     "send_history": SentHistory,

@@ -38,12 +38,18 @@ from runner.events.control import (
     ControlReply,
     ControlRequest,
     EpisodeArgs,
+    EpisodeEntry,
+    EpisodesArgs,
+    FailureCluster,
     MoveArgs,
     NoArgs,
     NodeHealth,
     NodeList,
     Op,
     ReplayArgs,
+    ResultsArgs,
+    ResultSummary,
+    RunResults,
     SentHistory,
     ServerArgs,
     ShutdownArgs,
@@ -55,6 +61,10 @@ from runner.node.batch_player import BatchPlayer
 from runner.node.batch_queue import MAX_QUEUED, BatchQueue, QueuedBatch, QueueFull, Status, queue_entries
 from runner.node.env_servers import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
+from runner.query.episodes import episode_condition, episode_lookups
+from runner.query.syntax import QueryError
+from runner.results.clusters import find_clusters
+from runner.results.summary import Selection, summarize_results
 from runner.store.episode_file import shared_fields
 from runner.store.notes import InvalidNote, Notes
 from runner.types.notes import Note, NoteChange
@@ -184,12 +194,15 @@ def safe_echo(text: str) -> str:
 
 
 MAX_BATCHES = 200
+MAX_CLUSTERS = 50
 MAX_LISTED_WAITING, MAX_LISTED_OTHERS = 200, 200
 CHANGEABLE = ("concurrency", "workers", "budget")
 """Arguments that may differ when an interrupted batch is resumed."""
 MAX_WAIT_S: Final = 1.0
 """Seconds that a request waits for the episodes to be read; others wait with it."""
-NEED_INDEX: Final[frozenset[Op]] = frozenset({"cancel", "replay", "episode", "annotate", "send_history"})
+NEED_INDEX: Final[frozenset[Op]] = frozenset(
+    {"cancel", "replay", "episode", "annotate", "send_history", "results", "episodes"}
+)
 """Operations that use all stored episodes, so that a node which has not read all of them rejects them."""
 
 LIVE: Final[tuple[Status, ...]] = ("queued", "running")
@@ -303,6 +316,10 @@ class ControlHandler(msgspec.Struct, frozen=True):
                 return self._move(args)
             case ReplayArgs():
                 return self._replay(args)
+            case ResultsArgs():
+                return self._results(args.batch_id)
+            case EpisodesArgs():
+                return self._episodes(args)
             case EpisodeArgs():
                 return self.files.chunk(args.episode_id, args.offset)
             case AnnotateArgs():
@@ -370,6 +387,34 @@ class ControlHandler(msgspec.Struct, frozen=True):
         specs = [_accept(resolve_spec(self.profile, spec)) for spec in specs]
         self._require_model(specs[0])
         return self._enqueue(new_id, specs)
+
+    def _results(self, batch_id: str) -> RunResults:
+        index, ids = self.batch_player.workspace.index, [batch.batch_id for batch in self._known(batch_id)]
+        rows = summarize_results(index, Selection(batch=batch_id))
+        clause = "WHERE batch_id IN (SELECT value FROM json_each(?)) AND failure IS NOT NULL ORDER BY episode_id"
+        clusters = find_clusters(index.rows(clause, (msgspec.json.encode(ids).decode(),)))
+        return RunResults(
+            rows=[ResultSummary(**shared_fields(row, ResultSummary)) for row in rows],
+            clusters=[
+                FailureCluster(id=each.id, **shared_fields(each, FailureCluster)) for each in clusters[:MAX_CLUSTERS]
+            ],
+            n_clusters=len(clusters),
+        )
+
+    def _episodes(self, args: EpisodesArgs) -> list[EpisodeEntry]:
+        workspace = self.batch_player.workspace
+        lookups = episode_lookups(workspace.data_dir)
+        try:
+            condition = episode_condition(args.query, now=workspace.clock.now(), lookups=lookups)
+        except QueryError as exc:
+            raise RequestRejected(
+                "bad_request", f"the query is invalid: {exc}", "see agentgym-runner episodes"
+            ) from exc
+        older = "" if args.before is None else " AND episode_id < :before"
+        clause = f"WHERE ({condition.sql}){older} ORDER BY episode_id DESC LIMIT :n_listed"
+        values = {**condition.parameters, "before": args.before, "n_listed": args.limit}
+        rows = workspace.index.rows(clause, values)
+        return [EpisodeEntry(**shared_fields(row, EpisodeEntry)) for row in rows]
 
     def _annotate(self, args: AnnotateArgs) -> list[Note]:
         if not (self.batch_player.plays(args.episode_id) or self.files.has(args.episode_id)):
@@ -495,9 +540,13 @@ class ControlHandler(msgspec.Struct, frozen=True):
 
     def _list(self) -> NodeList:
         listed = self.queue.listed(n_waiting=MAX_LISTED_WAITING, n_others=MAX_LISTED_OTHERS)
+        batteries: dict[str, list[str]] = {}
+        for tier, entry in self.profile.tiered_entries():
+            batteries.setdefault(tier, []).append(entry.name)
         return NodeList(
             batches=list(map(self._state, listed)),
-            envs=[entry.name for _, entry in self.profile.tiered_entries()],
+            envs=[env for envs in batteries.values() for env in envs],
+            batteries=batteries,
             agents=plugins.registered_names(plugins.AGENTS),
             models=self.models.names,
             storage=self.batch_player.storage_problem,

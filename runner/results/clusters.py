@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable
 
@@ -34,6 +35,11 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     agents: dict[str, int]
     flags: dict[str, int]
     episodes: list[str]
+
+    @property
+    def id(self) -> str:
+        """Return a short name that depends on the environment and the way of failing alone."""
+        return hashlib.sha256(f"{self.env}\n{self.failure}".encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
     @property
     def text(self) -> str:

@@ -17,9 +17,9 @@ import msgspec
 from agentgym_tui.app import Console
 from agentgym_tui.sessions import bus_session
 from agentgym_tui.sessions.bus_session import BusSession
-from agentgym_tui.sessions.node import LaunchOptions
 from agentgym_tui.state.run_store import Received, RunStore, join_live
 from agentgym_tui.terminal import run_console
+from runner.client.node_folder import LaunchOptions
 from runner.events.codec import LiveRow
 from runner.subscribe.messages import SubscriptionItem
 

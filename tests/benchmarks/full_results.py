@@ -16,9 +16,9 @@ from typing import Final
 import psutil
 from ulid import ULID
 
-from agentgym_tui.sessions.node import read_node_file
 from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
+from runner.client.node_folder import read_node_file
 from runner.store import EpisodeStore, open_index
 from runner.types import Limits
 from tests.benchmarks.measure import CONSOLE, Row, quartiles

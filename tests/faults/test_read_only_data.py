@@ -19,7 +19,7 @@ from agentgym_tui.services import export_episode
 from agentgym_tui.sessions import file_library
 from agentgym_tui.sessions.file_library import FileLibrary
 from agentgym_tui.sessions.library import StateDirLibrary
-from agentgym_tui.sessions.node import StateLocation, ensure_node
+from runner.client.node_folder import StateLocation, ensure_node
 from runner.config import load_profile
 from runner.errors import StoreError
 from runner.store import EpisodeStore

@@ -26,12 +26,12 @@ from agentgym_tui.screens.dialogs.forms import MOVES, Form, Row, field_row
 from agentgym_tui.screens.dialogs.texts import clean_up_dialog, kept_texts
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.library import Exporter, ExportJob
-from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.sessions.run_commands import annotate, split_tags
 from agentgym_tui.sessions.session import Session, load_notes
 from agentgym_tui.state.episode_list import ListEntry, UnreadableFile
 from agentgym_tui.widgets.inputs import CheckList, OptionStepper, SearchInput
 from agentgym_tui.widgets.lists import LineList, StaticLines
+from runner.client.node_client import ControlRequestError
 from runner.errors import RunnerError, StoreError
 from runner.events.control import AnnotateArgs
 from runner.types.notes import MAX_NOTE_CHARS

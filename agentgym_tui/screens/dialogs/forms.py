@@ -26,7 +26,7 @@ from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.safe_text import masked_line, masked_rows, player_text
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.services import start_worker
-from agentgym_tui.sessions.node import ControlRequestError, try_own_model
+from agentgym_tui.sessions.node import try_own_model
 from agentgym_tui.sessions.run_commands import (
     FALLBACK_AGENT,
     FORM_FIELDS,
@@ -53,6 +53,7 @@ from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.inputs import CheckList, OptionStepper, SearchInput, TextField
 from agentgym_tui.widgets.lists import LineList, StaticLines
+from runner.client.node_client import ControlRequestError
 from runner.errors import ConfigError
 from runner.events.control import StartArgs
 

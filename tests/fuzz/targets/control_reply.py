@@ -14,8 +14,8 @@ import msgspec
 from nats.aio.msg import Msg
 
 from agentgym_tui.safe_text import sanitize_message
-from agentgym_tui.sessions.node import ControlRequestError, NodeControl
 from runner.bus.connection import NatsConnection
+from runner.client.node_client import ControlRequestError, NodeClient
 from runner.events.control import BatchState, ControlRequest, NodeHealth, NodeList, StartArgs
 from tests.fuzz.oracles import check_displayable, event_loop
 from tests.fuzz.targets.episode_file import BATCH, EPISODE
@@ -35,7 +35,7 @@ EMPTY: Final = msgspec.json.encode({"id": "@ID@", "ok": False, "error": {"code":
 def check(data: bytes) -> None:
     operation, *replies = data.split(b"\n")
     bus = _Bus(replies[:MAX_REPLIES])
-    control = NodeControl(lambda: cast("NatsConnection", bus), lambda _: "n1", timeout_s=10)
+    control = NodeClient(lambda: cast("NatsConnection", bus), lambda _: "n1", timeout_s=10)
     request = OPERATIONS[operation[0] % len(OPERATIONS) if operation else 0]
     try:
         event_loop().run_until_complete(request(control))
@@ -85,29 +85,29 @@ class _Bus:
         return None
 
 
-async def _start(control: NodeControl) -> None:
+async def _start(control: NodeClient) -> None:
     batches = await control.start(StartArgs(batch_id=BATCH, envs=["Maze"]))
     assert all(isinstance(batch, BatchState) for batch in batches)
 
 
-async def _list(control: NodeControl) -> None:
+async def _list(control: NodeClient) -> None:
     assert isinstance(await control.fetch_list(), NodeList)
 
 
-async def _health(control: NodeControl) -> None:
+async def _health(control: NodeClient) -> None:
     assert isinstance(await control.fetch_health(), NodeHealth)
 
 
-async def _cancel(control: NodeControl) -> None:
+async def _cancel(control: NodeClient) -> None:
     await control.command("cancel", batch_id=BATCH)
 
 
-async def _episode(control: NodeControl) -> None:
+async def _episode(control: NodeClient) -> None:
     data = await control.fetch_episode(EPISODE)
     assert isinstance(data, bytes) and hashlib.sha256(data).digest()
 
 
-OPERATIONS: Final[tuple[Callable[[NodeControl], Coroutine[Any, Any, None]], ...]] = (
+OPERATIONS: Final[tuple[Callable[[NodeClient], Coroutine[Any, Any, None]], ...]] = (
     _start,
     _list,
     _health,

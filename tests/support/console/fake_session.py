@@ -16,13 +16,13 @@ from msgspec.structs import replace
 from agentgym_tui.sessions.event_reader import EventSource
 from agentgym_tui.sessions.file_library import row_table
 from agentgym_tui.sessions.library import Curation, ExportJob, Library, StateDirLibrary, TextSearch, TextSource
-from agentgym_tui.sessions.node import ControlRequestError, NodeControl, RunCommand
 from agentgym_tui.sessions.session import Session
 from agentgym_tui.sessions.time_ordered_buffer import FeedItem
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
+from runner.client.node_client import ControlRequestError, NodeClient, RunCommand
 from runner.config import Profile, ProfileFile, read_profile
 from runner.errors import StoreError
 from runner.events.control import AnnotateArgs, BatchState, NodeList, ReplayArgs, ServerInfo, StartArgs
@@ -62,7 +62,7 @@ from tests.support.console.samples import (
 from tests.support.episodes import newest_rows
 
 
-class FakeControl(NodeControl):
+class FakeControl(NodeClient):
     """Records each request; raises ``refusal`` instead when it is set, and rejects commands to ``unknown`` batches."""
 
     def __init__(self) -> None:
@@ -292,7 +292,7 @@ class FakeSession(Session):
     def __init__(self, store: RunStore | None = None, *, read_only: str = "", data_dir: Path | None = None) -> None:
         super().__init__("node pmoves-4090", read_only, empty_store() if store is None else store)
         self.fake_control = FakeControl()
-        self.control: NodeControl | None = self.fake_control
+        self.control: NodeClient | None = self.fake_control
         self.fake_library = FakeLibrary()
         self.fake_library.notes_of = lambda id: [*self.fake_control.notes.get(id, ())]
         self.library: Library | None = self.fake_library

@@ -20,12 +20,12 @@ from agentgym_tui.config import config_path, read_settings, read_ui_state, state
 from agentgym_tui.sessions.event_reader import EventSource
 from agentgym_tui.sessions.file_library import row_table
 from agentgym_tui.sessions.library import Library, TextSearch
-from agentgym_tui.sessions.node import ControlRequestError, NodeControl, RunCommand
 from agentgym_tui.sessions.session import Session
 from agentgym_tui.sessions.time_ordered_buffer import FeedItem
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.terminal import run_console
+from runner.client.node_client import ControlRequestError, NodeClient, RunCommand
 from runner.errors import StoreError
 from runner.events.control import BatchState, NodeList, StartArgs
 from runner.events.subjects import EPISODE_COMPLETED
@@ -97,7 +97,7 @@ class HostileLibrary(Library):
         return hostile_episode(int(episode_id[-5:]), self._text), msgspec.json.encode(document) + b"\x1b[2J\x9b\xff"
 
 
-class HostileControl(NodeControl):
+class HostileControl(NodeClient):
     """Rejects every request with a hostile text."""
 
     def __init__(self, text: str) -> None:
@@ -168,7 +168,7 @@ class HostileSession(Session):
         self.store.agents += ["oracle", text]
         self.store.model_names += [text]
         self.library: Library | None = HostileLibrary(text)
-        self.control: NodeControl | None = HostileControl(text)
+        self.control: NodeClient | None = HostileControl(text)
         self.events: EventSource | None = HostileEvents(text)
         self.data_dir: Path | None = Path("/x", text[:200].replace("\0", "").encode("utf-8", "replace").decode())
 

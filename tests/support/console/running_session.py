@@ -10,10 +10,11 @@ from pathlib import Path
 
 from agentgym_tui.sessions.bus_session import NodeSession
 from agentgym_tui.sessions.library import StateDirLibrary
-from agentgym_tui.sessions.node import LaunchOptions, NodeControl
 from agentgym_tui.sessions.session import Session
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import LOST_AFTER_S
+from runner.client.node_client import NodeClient
+from runner.client.node_folder import LaunchOptions
 from runner.events.control import StartArgs
 from tests.support.episodes import new_id
 
@@ -28,7 +29,7 @@ class RunningSession:
         self.store.on_change = self._changed.set
 
     @property
-    def control(self) -> NodeControl:
+    def control(self) -> NodeClient:
         assert self.session.control is not None
         return self.session.control
 

@@ -12,8 +12,8 @@ from textual.pilot import Pilot
 
 from agentgym_tui.app import Console
 from agentgym_tui.sessions.bus_session import NodeSession
-from agentgym_tui.sessions.node import LaunchOptions
 from agentgym_tui.widgets.lists import LineList
+from runner.client.node_folder import LaunchOptions
 from runner.events.control import StartArgs
 from runner.util.clock import new_ulid
 from tests.support.console.launch import NODE, node_cleanup

@@ -26,9 +26,9 @@ from agentgym_tui.screens.dialogs.forms import BatteryPicker
 from agentgym_tui.screens.dialogs.help import CommandPalette, HelpDialog, search
 from agentgym_tui.screens.dialogs.texts import ConfirmDialog, HexDumpDialog
 from agentgym_tui.screens.live import LiveScreen
-from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.widgets.lists import LineList, WrappedText
+from runner.client.node_client import ControlRequestError
 from tests.support.console.fake_session import (
     FakeSession,
     bus_session,

@@ -16,9 +16,9 @@ from agentgym_tui.screens.line_browser import EventsScreen
 from agentgym_tui.sessions import event_reader
 from agentgym_tui.sessions.bus_session import BusSession
 from agentgym_tui.sessions.event_reader import MAX_WAITING, EventSource
-from agentgym_tui.sessions.node import LaunchOptions
 from runner.bus.connection import BusAddress, NatsConnection
 from runner.bus.streams import BUS_ERRORS
+from runner.client.node_folder import LaunchOptions
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.subscription import Subscription
 from tests.support.console.pilot import type_text, wait_for_widget_text, wait_until, widget_text

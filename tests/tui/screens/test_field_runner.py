@@ -10,7 +10,7 @@ import pytest
 from agentgym_tui.app import Console
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.sessions.bus_session import BusSession
-from agentgym_tui.sessions.node import LaunchOptions
+from runner.client.node_folder import LaunchOptions
 from runner.events import subjects
 from tests.support.console.pilot import wait_for_widget_text, widget_text
 from tests.support.nats_server import NatsAccount

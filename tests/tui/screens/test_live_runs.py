@@ -10,9 +10,9 @@ from itertools import product
 import pytest
 
 from agentgym_tui.app import Console
-from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.sessions.run_commands import list_batteries
 from agentgym_tui.state.run_store import RunStore
+from runner.client.node_client import ControlRequestError
 from runner.events.control import NodeList
 from tests.support.console.fake_session import FakeSession, bus_session, busy_session, empty_session, files_session
 from tests.support.console.pilot import (

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from agentgym_tui.app import Console
 from agentgym_tui.logs import LogFile
-from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.state.nodes import BusLink, ProfileDifference, VariableChange
 from agentgym_tui.widgets.lists import LineList
+from runner.client.node_client import ControlRequestError
 from tests.support.console.fake_session import busy_session, empty_session
 from tests.support.console.pilot import by_name, screen_text, wait_for_no_text, wait_for_text, wait_until
 from tests.support.console.samples import HOSTILE

@@ -14,7 +14,6 @@ from textual.widgets import Input
 from agentgym_tui.app import Console
 from agentgym_tui.screens.base import DialogFrame
 from agentgym_tui.screens.dialogs.forms import RunForm
-from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.sessions.run_commands import (
     FORM_FIELDS,
     MAX_EPISODES,
@@ -28,6 +27,7 @@ from agentgym_tui.sessions.run_commands import (
 )
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.inputs import CheckList, OptionStepper
+from runner.client.node_client import ControlRequestError
 from runner.events.control import NodeHealth, NodeList, StartArgs
 from runner.types import Budget
 from tests.support.console.fake_session import FakeSession, empty_session

@@ -9,8 +9,8 @@ import msgspec
 from textual.widgets import Input
 
 from agentgym_tui.sessions.library import StateDirLibrary
-from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.sessions.run_commands import annotate, split_tags, tags_of
+from runner.client.node_client import ControlRequestError
 from runner.events.control import AnnotateArgs
 from runner.store.notes import Notes
 from runner.types.notes import MAX_TAG_CHARS, Kind, Note, NoteChange

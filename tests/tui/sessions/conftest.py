@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agentgym_tui.sessions.node import read_node_file
+from runner.client.node_folder import read_node_file
 from runner.node.state_lock import is_node_alive
 
 

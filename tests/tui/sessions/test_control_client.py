@@ -13,9 +13,9 @@ import pytest
 from nats.aio.msg import Msg
 
 from agentgym_tui.sessions.episode_files import episode_from_bytes
-from agentgym_tui.sessions.node import ControlRequestError, NodeControl
 from runner.bus.address import BusAddress
 from runner.bus.connection import NatsConnection
+from runner.client.node_client import ControlRequestError, NodeClient
 from runner.events.control import StartArgs
 from runner.events.subjects import control_subject
 from tests.support.episodes import new_id
@@ -30,13 +30,13 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 
 @asynccontextmanager
-async def node_control(node: NodeProcess, **options: Any) -> AsyncIterator[NodeControl]:  # noqa: ANN401
+async def node_control(node: NodeProcess, **options: Any) -> AsyncIterator[NodeClient]:  # noqa: ANN401
     async with await node.connect() as connection:
-        yield NodeControl(lambda: connection, lambda _: node.name, **options)
+        yield NodeClient(lambda: connection, lambda _: node.name, **options)
 
 
 @asynccontextmanager
-async def fake_node(bus: Bus, respond: Callable[[dict[str, Any]], bytes]) -> AsyncIterator[NodeControl]:
+async def fake_node(bus: Bus, respond: Callable[[dict[str, Any]], bytes]) -> AsyncIterator[NodeClient]:
     """A control client of a node that replies with ``respond``."""
 
     async def on_request(message: Msg) -> None:
@@ -45,14 +45,14 @@ async def fake_node(bus: Bus, respond: Callable[[dict[str, Any]], bytes]) -> Asy
     async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
         await connection.client.subscribe(control_subject("n1"), cb=on_request)
         await connection.client.flush()
-        yield NodeControl(lambda: connection, lambda _: "n1")
+        yield NodeClient(lambda: connection, lambda _: "n1")
 
 
 def ok(request: dict[str, Any], result: object) -> bytes:
     return json.dumps({"id": request["id"], "ok": True, "result": result}).encode()
 
 
-async def wait_for_batch(control: NodeControl, batch_id: str) -> None:
+async def wait_for_batch(control: NodeClient, batch_id: str) -> None:
     async with asyncio.timeout(60):
         while next(b for b in (await control.fetch_list()).batches if b.batch_id == batch_id).status != "completed":  # noqa: ASYNC110 - the node is another process
             await asyncio.sleep(0.02)
@@ -62,7 +62,7 @@ async def wait_for_batch(control: NodeControl, batch_id: str) -> None:
 async def test_a_lost_request_is_sent_again_if_it_has_no_effect_twice(
     bus: Bus, monkeypatch: pytest.MonkeyPatch, op: str, n_sent: int
 ) -> None:
-    monkeypatch.setattr("agentgym_tui.sessions.node.REPEAT_S", 0.1)
+    monkeypatch.setattr("runner.client.node_client.REPEAT_S", 0.1)
     received: list[dict[str, Any]] = []
 
     async def on_request(message: Msg) -> None:
@@ -73,7 +73,7 @@ async def test_a_lost_request_is_sent_again_if_it_has_no_effect_twice(
     async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
         await connection.client.subscribe(control_subject("n1"), cb=on_request)
         await connection.client.flush()
-        control = NodeControl(lambda: connection, lambda _: "n1", timeout_s=20 if op == "list" else 0.5)
+        control = NodeClient(lambda: connection, lambda _: "n1", timeout_s=20 if op == "list" else 0.5)
         if op == "list":
             assert (await control.fetch_list()).batches == []
         else:
@@ -122,23 +122,23 @@ async def test_a_rejected_request_raises_its_reason_and_hint(node: NodeProcess, 
 
 
 async def test_a_missing_connection_or_node_or_reply_is_reported(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentgym_tui.sessions.node.RETRY_INTERVAL_S", 0.01)
+    monkeypatch.setattr("runner.client.node_client.RETRY_INTERVAL_S", 0.01)
     with pytest.raises(ControlRequestError, match="not connected"):
-        await NodeControl(lambda: None, lambda _: "n1").fetch_list()
+        await NodeClient(lambda: None, lambda _: "n1").fetch_list()
     async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
         with pytest.raises(ControlRequestError, match="node missing does not answer"):
-            await NodeControl(lambda: connection, lambda _: "missing").fetch_list()
+            await NodeClient(lambda: connection, lambda _: "missing").fetch_list()
         await connection.client.subscribe(control_subject("n1"))
         await connection.client.flush()
         with pytest.raises(ControlRequestError, match="did not answer"):
-            await NodeControl(lambda: connection, lambda _: "n1", timeout_s=0.2).fetch_list()
+            await NodeClient(lambda: connection, lambda _: "n1", timeout_s=0.2).fetch_list()
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "*", ">", "a b", "x" * 65, "\r\nPUB x 0\r\n"])
 async def test_an_invalid_node_name_is_rejected(bus: Bus, name: str) -> None:
     async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
         with pytest.raises(ControlRequestError, match="not a valid node name"):
-            await NodeControl(lambda: connection, lambda _: name).fetch_list()
+            await NodeClient(lambda: connection, lambda _: name).fetch_list()
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 
 from agentgym_tui.presenters.episode_facts import spans_text
 from agentgym_tui.presenters.transcript import failure_blocks, missing_file_text, transcript_text
-from agentgym_tui.sessions.node import ControlRequestError
 from agentgym_tui.sessions.session import EpisodeLoadError, load_episode, select_episodes
 from agentgym_tui.state.episode_list import UnreadableFile
+from runner.client.node_client import ControlRequestError
 from runner.types import Outcome
 from tests.support.console.fake_session import bus_session, busy_session, files_session
 from tests.support.console.samples import HOSTILE, ended, episode_id, hostile_episode, live, row, span

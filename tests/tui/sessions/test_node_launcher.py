@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from agentgym_tui import cli
-from agentgym_tui.sessions.node import (
+from runner.client.node_folder import (
     LaunchOptions,
     NodeStartError,
     StateLocation,
@@ -124,7 +124,7 @@ def test_without_a_terminal_one_line_explains_the_error(arguments: tuple[str, ..
         (
             "agentgym_tui.cli, agentgym_tui.terminal, agentgym_tui.app, agentgym_tui.screens.live\n"
             "from agentgym_tui.sessions.bus_session import BusSession, NodeSession\n"
-            "from agentgym_tui.sessions.node import LaunchOptions\n"
+            "from runner.client.node_folder import LaunchOptions\n"
             "BusSession(LaunchOptions()); NodeSession(LaunchOptions(), 'N')",
             "nats aiohttp httpx sqlite3 yaml hydra ulid runner.config runner.store runner.events.codec",
         ),

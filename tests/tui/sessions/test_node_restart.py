@@ -10,13 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.sessions.node import (
-    ControlRequestError,
-    LaunchOptions,
-    StateLocator,
-    profile_difference,
-    read_node_file,
-)
+from agentgym_tui.sessions.node import profile_difference
+from runner.client.node_client import ControlRequestError
+from runner.client.node_folder import LaunchOptions, StateLocator, read_node_file
 from runner.node.state_lock import is_node_alive
 from tests.support.console.running_session import RunningSession, node_session, running
 from tests.support.model_server import ModelServer

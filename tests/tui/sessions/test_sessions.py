@@ -10,8 +10,9 @@ import psutil
 import pytest
 
 from agentgym_tui.sessions.bus_session import BusSession
-from agentgym_tui.sessions.node import ControlRequestError, LaunchOptions, StateLocation, StateLocator, read_node_file
 from agentgym_tui.sessions.session import FileSession
+from runner.client.node_client import ControlRequestError
+from runner.client.node_folder import LaunchOptions, StateLocation, StateLocator, read_node_file
 from runner.events.subjects import LIVE_STREAM
 from runner.node.state_lock import is_node_alive
 from tests.support.console.running_session import node_session, running

@@ -364,7 +364,8 @@ def test_the_generated_documents_are_current_and_have_every_subject_and_operatio
     assert all(f"`{op}`" in expected["data/events.md"] for op in ARGS)
     assert set(RESULTS) == set(ARGS)
     live, built = {f"agentgym.live.{channel}.v1" for channel in subjects.LIVE_CHANNELS}, schemas()
-    assert set(built) == {*subjects.DURABLE, *live, "agentgym.control.request", "agentgym.control.reply"}
+    control = {"agentgym.control.request", "agentgym.control.reply", "agentgym.ctl.v1"}
+    assert set(built) == {*subjects.DURABLE, *live, *control}
     for schema in built.values():
         Draft202012Validator.check_schema(schema)
 

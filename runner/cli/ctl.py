@@ -1,0 +1,490 @@
+"""``agentgym-runner ctl``: drive a running node from a script, a shell or a coding agent."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Final, Literal, get_args
+
+import msgspec
+
+from runner.cli.arguments import Options, add_run_options, add_state_options, at_least, subcommand_parser
+from runner.cli.query_arguments import add_query_argument, protect_negations
+from runner.cli.reports import format_interval
+from runner.cli.terminal import ascii_json, output_stream, print_json, print_stderr, print_table, print_text, safe_text
+from runner.client.follow import (
+    BatchItem,
+    EpisodeDetails,
+    EpisodeItem,
+    Follower,
+    FollowItem,
+    GapItem,
+    Shown,
+    StepItem,
+    episode_details,
+)
+from runner.client.node_client import ControlRequestError, NodeClient, RunCommand
+from runner.client.node_folder import LaunchOptions
+from runner.client.target import ConnectedNode, Target, connected
+from runner.client.views import (
+    BatchView,
+    ClusterView,
+    Document,
+    EpisodeList,
+    Failure,
+    HealthView,
+    Listing,
+    Order,
+    Quotes,
+    Results,
+    ServerView,
+    health_view,
+    listing,
+    view_of,
+)
+from runner.errors import RunnerError
+from runner.events.control import BatchState, EpisodesArgs, NodeList, ReplayArgs, StartArgs
+from runner.types import Budget
+from runner.util.argument_parser import SafeArgumentParser, suggestion
+from runner.util.clock import is_ulid, new_ulid
+from runner.util.display_text import one_line
+
+MAX_NAMED: Final = 5
+"""Maximum number of ids that the message about an ambiguous one names."""
+MAX_STEPS: Final = 5
+"""Number of last steps of an episode that ``show`` prints, unless another is given."""
+_REFUSED: Final = ("script", "endpoint", "key_env", "tracing", "compat")
+_STATUSES: Final = ("completed", "cancelled", "interrupted")
+
+EPILOG = """The node is that of the state directory, or with --nats that of another bus, with the credentials of the
+variables NATS_USER and NATS_PASSWORD, NATS_TOKEN, NATS_NKEY or NATS_CREDS (files). An ID is that of a batch, a battery
+or an episode, or a beginning or an end of it that no other has; the word `last` is the newest batch or battery.
+Exit codes: 0 done, 1 the node refused or did not answer, 2 invalid usage; those of a run after --wait, --follow and
+follow."""
+
+
+class Ctl:
+    """The commands, with the node that they talk to."""
+
+    def __init__(self, node: ConnectedNode, options: argparse.Namespace) -> None:
+        self.node, self.options = node, options
+        self.client: NodeClient = node.client
+        self.quote = Quotes(content=options.content)
+
+    async def show_list(self) -> Listing:
+        return listing(await self.client.fetch_list(), self.quote)
+
+    async def health(self) -> HealthView:
+        return health_view(await self.client.fetch_health(), self.quote)
+
+    async def env(self) -> ServerView:
+        change = self.client.start_server if self.options.action == "start" else self.client.stop_server
+        return view_of(ServerView, await change(self.options.env), self.quote)
+
+    async def show(self) -> Shown:
+        run_id, batches = find_batches(await self.client.fetch_list(), self.options.id)
+        if batches:
+            return Shown(batches=[view_of(BatchView, batch, self.quote) for batch in batches], episode=None)
+        data = await self.client.fetch_episode(run_id)
+        return Shown(batches=[], episode=episode_details(data, run_id, self.quote, self.options.steps))
+
+    async def results(self) -> Results:
+        run_id, _ = find_batches(await self.client.fetch_list(), self.options.id)
+        found = await self.client.fetch_results(run_id)
+        clusters = [view_of(ClusterView, cluster, self.quote) for cluster in found.clusters]
+        return view_of(Results, found, self.quote, clusters=clusters)
+
+    async def episodes(self) -> EpisodeList:
+        query = " ".join(self.options.query)
+        args = EpisodesArgs(query=query, limit=self.options.limit, before=self.options.before)
+        return EpisodeList(episodes=await self.client.fetch_episodes(args))
+
+    async def command(self, name: RunCommand) -> Order:
+        """Pause, resume, step or cancel; what is so already is no failure."""
+        listed = await self.client.fetch_list()
+        if self.options.all:
+            targets, send = listed.batches, partial(self.client.command_all, name)
+        else:
+            run_id, targets = find_batches(listed, self.options.id)
+            kind = "batch_id" if targets else "episode_id"
+            send = partial(self.client.command, name, **{kind: run_id})
+        if self.options.dry_run:
+            return self._order(targets, changed=False, dry_run=True)
+        try:
+            await send()
+        except ControlRequestError as exc:
+            if exc.code != "not_running" or name == "step":
+                raise
+            return self._order(targets, changed=False)
+        return await self._after(targets)
+
+    async def move(self) -> Order:
+        run_id, batches = find_batches(await self.client.fetch_list(), self.options.id)
+        if not self.options.dry_run:
+            await self.client.move(run_id, self.options.to)
+        return await self._after(batches)
+
+    async def stop(self) -> Order:
+        listed = await self.client.fetch_list()
+        if not self.options.dry_run:
+            await self.client.shutdown(drain=self.options.drain)
+        left = [batch for batch in listed.batches if batch.status not in _STATUSES]
+        return self._order(left, changed=not self.options.dry_run, dry_run=self.options.dry_run)
+
+    async def again(self) -> Order:
+        listed = await self.client.fetch_list()
+        run_id, batches = find_batches(listed, self.options.id)
+        new_id = self.options.batch_id or new_ulid()
+        if self.options.dry_run:
+            return self._order(batches, changed=False, dry_run=True)
+        known = _of_run(listed, new_id)
+        only: Literal["errors", "all"] = "errors" if self.options.errors else "all"
+        started = await self.client.replay(ReplayArgs(batch_id=run_id, only=only, new_batch_id=new_id))
+        return self._order(started, changed=not known, n_episodes=sum(batch.n_planned for batch in started))
+
+    async def submit(self) -> Order:
+        listed = await self.client.fetch_list()
+        args = start_args(self.options, listed)
+        if self.options.dry_run:
+            n_episodes = _n_episodes(args)
+            return self._order([], changed=False, dry_run=True, n_episodes=n_episodes)
+        known = _of_run(listed, args.batch_id)
+        started = await self.client.start(args)
+        return self._order(started, changed=not known, n_episodes=sum(batch.n_planned for batch in started))
+
+    async def followed(self) -> tuple[str, list[str]]:
+        run_id, batches = find_batches(await self.client.fetch_list(), self.options.id)
+        if not batches:
+            raise ControlRequestError("only batches and batteries are followed", "show prints an episode", "invalid")
+        return run_id, [batch.batch_id for batch in batches]
+
+    def _order(self, batches: Sequence[BatchState], **fields: Any) -> Order:  # noqa: ANN401 - fields of the struct
+        return Order(batches=[view_of(BatchView, batch, self.quote) for batch in batches], **fields)
+
+    async def _after(self, batches: Sequence[BatchState]) -> Order:
+        """Return an order for these batches, as they are now."""
+        is_dry = self.options.dry_run
+        now = {batch.batch_id: batch for batch in (await self.client.fetch_list()).batches}
+        return self._order([now.get(each.batch_id, each) for each in batches], changed=not is_dry, dry_run=is_dry)
+
+
+def find_batches(listed: NodeList, text: str) -> tuple[str, list[BatchState]]:
+    """Return the id that a text names, and the batches that have it; none for that of an episode.
+
+    Raises ``ControlRequestError`` if it names nothing, or several.
+    """
+    if text == "last":
+        if not listed.batches:
+            raise ControlRequestError("the node has no batch yet", "start one with submit", "not_found")
+        text = listed.batches[0].battery_id or listed.batches[0].batch_id
+    part = text.upper()
+    ids = dict.fromkeys(each for batch in listed.batches for each in (batch.battery_id, batch.batch_id) if each)
+    found = [part] if part in ids else [each for each in ids if each.startswith(part) or each.endswith(part)]
+    if len(found) > 1:
+        names = ", ".join(found[:MAX_NAMED]) + (
+            "" if len(found) <= MAX_NAMED else f" and {len(found) - MAX_NAMED} more"
+        )
+        raise ControlRequestError(f"{one_line(text)} names several: {names}", "give more of the id", "ambiguous")
+    if found:
+        return found[0], _of_run(listed, found[0])
+    if is_ulid(part):
+        return part, []
+    raise ControlRequestError(f"no batch has an id with {one_line(text)}", "list shows what there is", "not_found")
+
+
+def _of_run(listed: NodeList, run_id: str) -> list[BatchState]:
+    return [batch for batch in listed.batches if run_id in (batch.batch_id, batch.battery_id)]
+
+
+def start_args(options: argparse.Namespace, listed: NodeList) -> StartArgs:
+    """Return the request of ``submit``, whose names the node has.
+
+    Raises ``ControlRequestError`` for a name that it does not have, ``ConfigError`` for a file of tasks.
+    """
+    given = Options(**{k: value for k, value in vars(options).items() if k in Options._fields and value is not None})
+    envs = (
+        [_known(given.run, listed.envs, "environment")] if given.run else listed.batteries.get(given.battery or "", [])
+    )
+    if given.battery == "all":
+        envs = listed.envs
+    if not envs:
+        raise ControlRequestError(f"the node has no environment of the tier {given.battery}", "", "invalid")
+    tasks: dict[str, list[int]] = {}
+    if given.tasks is not None:
+        from runner.formats.task_files import read_tasks
+
+        found = read_tasks(given.tasks, given.run)
+        envs = [env for env in envs if env.lower() in found] or envs
+        tasks = {env: list(found.get(env.lower(), ())) for env in envs}
+    models = [_known(name.strip(), listed.models, "model") for name in (given.model or "").split(",") if name.strip()]
+    budget = Budget(cost=given.budget_cost, tokens=given.budget_tokens, errors_in_a_row=given.budget_errors)
+    same = {name: getattr(given, name) for name in StartArgs.__struct_fields__ if name in Options._fields}
+    return StartArgs(
+        **same
+        | {
+            "batch_id": options.batch_id or new_ulid(),
+            "envs": envs,
+            "agent": given.agent and _known(given.agent, listed.agents, "agent"),
+            "model": models[0] if len(models) == 1 else None,
+            "models": models if len(models) > 1 else [],
+            "tasks": tasks,
+            "max_duration_sec": given.max_duration,
+            "budget": None if budget == Budget() else budget,
+        }
+    )
+
+
+def _known(name: str, names: Sequence[str], what: str) -> str:
+    for each in names:
+        if each.lower() == name.lower():
+            return each
+    hint = f"it has: {one_line(', '.join(names), 400)}" if names else f"it has no {what}"
+    raise ControlRequestError(f"the node has no {what} {one_line(name)}{suggestion(name, names)}", hint, "invalid")
+
+
+def _n_episodes(args: StartArgs) -> int:
+    n_tasks = sum(map(len, args.tasks.values())) if args.tasks else args.repeat * len(args.envs)
+    return n_tasks * args.attempts * max(len(args.models), 1)
+
+
+def main_ctl(argv: Sequence[str]) -> int:
+    parser = ctl_parser()
+    options = parser.parse_args(protect_negations(argv))
+    problem = _usage_problem(options)
+    if problem:
+        parser.error(problem)
+    try:
+        return asyncio.run(_run(options))
+    except ControlRequestError as exc:
+        failure = Failure(code=exc.code or "unreachable", message=str(exc), hint=exc.hint)
+    except RunnerError as exc:
+        failure = Failure(code="unreachable", message=str(exc), hint="")
+    if options.json:
+        print_json(Document(command=options.command, node=None, ok=False, error=failure))
+    else:
+        print_stderr(
+            f"agentgym-runner ctl {options.command}: " + "; ".join(filter(None, (failure.message, failure.hint)))
+        )
+    return 1
+
+
+def _usage_problem(options: argparse.Namespace) -> str:
+    if options.nats and (given := [name for name in ("config", "data_dir") if getattr(options, name)]):
+        return f"--{given[0].replace('_', '-')} chooses a node of this machine and cannot be combined with --nats"
+    if options.node and not options.nats:
+        return "--node chooses among the nodes of another bus and needs --nats, or the variable NATS_URL"
+    if refused := [name for name in _REFUSED if getattr(options, name, None)]:
+        return f"--{refused[0].replace('_', '-')} is refused: a request names only what the profile of the node has"
+    if getattr(options, "batch_id", None) and not is_ulid(options.batch_id):
+        return "--batch-id must be a ULID"
+    if options.command == "submit" and not (options.run or options.battery):
+        return "submit requires --run ENV or --battery TIER"
+    if options.command in ("pause", "resume", "cancel") and options.all == bool(options.id):
+        return "give either an ID or --all"
+    return ""
+
+
+async def _run(options: argparse.Namespace) -> int:
+    local = LaunchOptions(options.config, options.data_dir)
+    target = Target(local, options.nats, options.node)
+    starts = options.command == "submit" and not options.dry_run
+    async with connected(target, starts=starts) as node:
+        ctl = Ctl(node, options)
+        if options.command == "follow":
+            return await _follow(ctl, *await ctl.followed(), steps=True)
+        result = await _VERBS[options.command](ctl)
+        waits = options.command in ("submit", "again") and (options.wait or options.follow) and not options.dry_run
+        if not (waits and options.json):
+            _print(options, node.name, options.command, result)
+        if not waits:
+            return 0
+        assert isinstance(result, Order)
+        ids = [batch.batch_id for batch in result.batches]
+        return await _follow(ctl, result.batches[0].battery_id or ids[0], ids, steps=options.follow)
+
+
+async def _follow(ctl: Ctl, run_id: str, batch_ids: Sequence[str], *, steps: bool) -> int:
+    """Print what happens, one line each, and return the exit code of the run."""
+    follower = Follower(ctl.node, run_id, batch_ids, ctl.quote, steps=steps)
+    async for item in follower.items():
+        if ctl.options.json:
+            line = ascii_json(Document(command="follow", node=ctl.node.name, ok=True, result=item))
+            await asyncio.to_thread(_write_line, line)
+        elif steps or isinstance(item, BatchItem | GapItem):
+            await asyncio.to_thread(_write_line, safe_text(follow_line(item)))
+    return follower.exit_code
+
+
+def _write_line(line: str) -> None:
+    output_stream().write(f"{line}\n")
+    output_stream().flush()
+
+
+_VERBS: Final[dict[str, Callable[[Ctl], Awaitable[msgspec.Struct]]]] = {
+    "submit": Ctl.submit,
+    "list": Ctl.show_list,
+    "show": Ctl.show,
+    "results": Ctl.results,
+    "episodes": Ctl.episodes,
+    "health": Ctl.health,
+    **{name: partial(Ctl.command, name=name) for name in get_args(RunCommand)},
+    "move": Ctl.move,
+    "again": Ctl.again,
+    "env": Ctl.env,
+    "stop": Ctl.stop,
+}
+
+
+def _print(options: argparse.Namespace, node: str, command: str, result: msgspec.Struct) -> None:
+    if options.json:
+        print_json(Document(command=command, node=node, ok=True, result=result))
+        return
+    match result:
+        case Listing():
+            print_batches(node, result.batches)
+        case Order():
+            if result.dry_run:
+                n = "" if result.n_episodes is None else f" {result.n_episodes:,} episodes"
+                print_text(f"{command}: would be sent to {node}{n and ':'}{n}")
+            if result.batches or not result.dry_run:
+                print_batches(node, result.batches)
+        case HealthView():
+            _print_health(result)
+        case Results():
+            _print_results(result)
+        case EpisodeList():
+            rows = [(each.episode_id, each.env, str(each.task_index), each.outcome) for each in result.episodes]
+            print_table("Episodes", ("episode", "environment", "task", "outcome"), rows)
+        case ServerView():
+            print_text(f"{result.env}: {result.status}")
+        case Shown(episode=EpisodeDetails() as details):
+            items: list[FollowItem] = [details.episode, *details.steps]
+            print_text("\n".join(map(follow_line, items)))
+        case Shown():
+            print_batches(node, result.batches)
+
+
+def print_batches(node: str, batches: Sequence[BatchView]) -> None:
+    rows = [
+        (each.batch_id, each.env, each.agent, each.model or "-", each.status, f"{each.n_done}/{each.n_planned}")
+        for each in batches
+    ]
+    print_table(f"Batches of {node}", ("batch", "environment", "agent", "model", "status", "episodes"), rows)
+
+
+def _print_results(found: Results) -> None:
+    rows = [
+        (row.env, row.agent, row.model or "-", f"{row.n_success}/{row.n_rated}", format_interval(row.success_interval))
+        for row in found.rows
+    ]
+    print_table("Results", ("environment", "agent", "model", "success", "95% interval"), rows)
+    if found.clusters:
+        cells = [(each.id, each.env, each.cause, str(each.n), each.representative) for each in found.clusters]
+        print_table("Failures", ("id", "environment", "cause", "n", "representative"), cells)
+
+
+def _print_health(health: HealthView) -> None:
+    print_text(f"{health.node}  {health.status}, version {health.version}, profile {health.profile}")
+    rows = [(each.env, each.status, each.transport) for each in health.envs]
+    rows += [(each.endpoint, each.status, each.model or "model") for each in health.endpoints]
+    print_table("Health", ("what", "status", "how"), rows)
+
+
+def follow_line(item: FollowItem) -> str:
+    """Return a line about an item; foreign texts are part of it only where they are shown."""
+    match item:
+        case StepItem():
+            texts = [quoted.text for quoted in (item.action, item.observation) if quoted is not None and quoted.text]
+            shown = "".join(f"  {one_line(text, 120)}" for text in texts)
+            return f"{item.episode_id[-6:]}  step {item.index}  reward {item.reward:g}{shown}"
+        case EpisodeItem():
+            outcome, reward = item.outcome or "ended", "-" if item.reward is None else f"{item.reward:g}"
+            name = f"{item.episode_id[-6:]}  {item.env} task {item.task_index}"
+            return f"{name}  {outcome}  reward {reward}  {item.rounds} rounds"
+        case BatchItem():
+            rate = "-" if item.success_rate is None else f"{item.success_rate:.1%}"
+            return f"{item.batch_id}  {item.env}  {item.status}  {item.n_episodes}/{item.n_planned}  success {rate}"
+        case GapItem():
+            return f"-- {item.text}"
+
+
+def ctl_parser() -> SafeArgumentParser:
+    parser = subcommand_parser("ctl", "Drive a running node.", epilog=EPILOG)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=SafeArgumentParser)
+
+    def add(name: str, summary: str, *, changes: bool = False, target: str = "") -> SafeArgumentParser:
+        verb = commands.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
+        )
+        if target:
+            verb.add_argument("id", metavar="ID", nargs="?" if target == "optional" else None, help="see ctl --help")
+        _add_node_options(verb, changes=changes)
+        return verb
+
+    _add_starting(add)
+    _add_reading(add)
+    _add_changing(add)
+    return parser
+
+
+def _add_starting(add: Callable[..., SafeArgumentParser]) -> None:
+    submit = add("submit", "start batches; the node of the state directory is started where none runs", changes=True)
+    goals = submit.add_mutually_exclusive_group()
+    goals.add_argument("--run", metavar="ENV", help="an environment of the node")
+    goals.add_argument("--battery", metavar="TIER", help="all environments of a tier of the node's profile, or all")
+    add_run_options(submit, dry_run=False)
+    again = add("again", "play a batch or battery again, in new batches", changes=True, target="required")
+    again.add_argument("--errors", action="store_true", help="only the episodes that ended with an error")
+    for verb in (submit, again):
+        verb.add_argument("--batch-id", metavar="ULID", help="id of the new batch; repeating it starts nothing new")
+        waiting = verb.add_mutually_exclusive_group()
+        waiting.add_argument("--detach", action="store_true", help="return at once, which is the default")
+        waiting.add_argument("--wait", action="store_true", help="wait until all has ended")
+        waiting.add_argument("--follow", action="store_true", help="print each step and episode until all has ended")
+
+
+def _add_reading(add: Callable[..., SafeArgumentParser]) -> None:
+    add("list", "list the batches, and what the node can play")
+    show = add("show", "show a batch, a battery or an episode", target="required")
+    show.add_argument("--steps", type=at_least(0), default=MAX_STEPS, metavar="N", help="last steps of an episode")
+    add("results", "sum up a batch or battery, and group its failed episodes", target="required")
+    episodes = add("episodes", "list stored episodes by a query, the newest first")
+    add_query_argument(episodes)
+    episodes.add_argument("--limit", type=at_least(1), default=50, metavar="N", help="at most N up to 200 (default 50)")
+    episodes.add_argument("--before", metavar="ID", help="only those with smaller ids, for the next page")
+    follow = add("follow", "print each step and episode of a batch until it ends", target="optional")
+    follow.set_defaults(id="last")
+    add("health", "show the node and the health of what it uses")
+
+
+def _add_changing(add: Callable[..., SafeArgumentParser]) -> None:
+    for name, summary in (
+        ("pause", "pause a batch, a battery, an episode or all after the running steps"),
+        ("resume", "resume what is paused or was interrupted"),
+        ("cancel", "cancel a batch, a battery, an episode or all"),
+    ):
+        verb = add(name, summary, changes=True, target="optional")
+        verb.add_argument("--all", action="store_true", help="all of the node")
+    add("step", "let a paused episode or batch play one step", changes=True, target="required").set_defaults(all=False)
+    move = add("move", "move what waits to another place in the queue", changes=True, target="required")
+    move.add_argument("--to", type=at_least(0), default=0, metavar="N", help="number of batches before (default 0)")
+    env = add("env", "start or stop the server of an environment")
+    env.add_argument("action", choices=["start", "stop"])
+    env.add_argument("env", metavar="NAME")
+    stop = add("stop", "stop the node after the running steps", changes=True)
+    stop.add_argument("--drain", action="store_true", help="play all queued batches first")
+
+
+def _add_node_options(parser: argparse.ArgumentParser, *, changes: bool) -> None:
+    group = parser.add_argument_group("node and output")
+    add_state_options(group, json="print JSON, with foreign text marked and withheld")
+    group.add_argument("--nats", metavar="URL", default=os.environ.get("NATS_URL") or None, help="another bus")
+    group.add_argument("--node", metavar="NAME", help="node on that bus; it may be left out where there is one")
+    group.add_argument("--content", action="store_true", help="show texts of models, environments and programs")
+    if changes:
+        group.add_argument("--dry-run", action="store_true", help="only show what would be changed")
+    else:
+        parser.set_defaults(dry_run=False)
