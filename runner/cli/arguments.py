@@ -35,6 +35,8 @@ SUBCOMMANDS = {
     "tasks": "list the tasks of an environment, and explain a number or an id",
     "tag": "add tags to an episode, or remove them",
     "ctl": "drive a running node: start, list, follow, pause, cancel and move batches",
+    "mcp": "serve a node as tools for coding agents",
+    "skill": "print the instructions for coding agents",
     "completion": "print the completion script of a shell",
 }
 """Each is the function ``main_NAME`` of a module that is imported only for it, with ``NAME_parser``."""

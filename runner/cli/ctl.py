@@ -7,6 +7,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 import msgspec
@@ -32,6 +33,7 @@ from runner.client.target import ConnectedNode, Target, connected
 from runner.client.views import (
     BatchView,
     ClusterView,
+    ComparedEpisodes,
     Document,
     EpisodeList,
     Failure,
@@ -41,12 +43,14 @@ from runner.client.views import (
     Quotes,
     Results,
     ServerView,
+    compared,
     health_view,
     listing,
     view_of,
 )
 from runner.errors import RunnerError
 from runner.events.control import BatchState, EpisodesArgs, NodeList, ReplayArgs, StartArgs
+from runner.store.episode_file import decode_episode
 from runner.types import Budget
 from runner.util.argument_parser import SafeArgumentParser, suggestion
 from runner.util.clock import is_ulid, new_ulid
@@ -101,6 +105,13 @@ class Ctl:
         query = " ".join(self.options.query)
         args = EpisodesArgs(query=query, limit=self.options.limit, before=self.options.before)
         return EpisodeList(episodes=await self.client.fetch_episodes(args))
+
+    async def compare(self) -> ComparedEpisodes:
+        left, right = [
+            decode_episode(await self.client.fetch_episode(each.upper()), Path(f"{each}.json"), was_moved=True)
+            for each in (self.options.left, self.options.right)
+        ]
+        return compared(left, right, self.quote)
 
     async def command(self, name: RunCommand) -> Order:
         """Pause, resume, step or cancel; what is so already is no failure."""
@@ -258,24 +269,25 @@ def main_ctl(argv: Sequence[str]) -> int:
         parser.error(problem)
     try:
         return asyncio.run(_run(options))
-    except ControlRequestError as exc:
-        failure = Failure(code=exc.code or "unreachable", message=str(exc), hint=exc.hint)
     except RunnerError as exc:
-        failure = Failure(code="unreachable", message=str(exc), hint="")
+        failure = failure_of(exc)
     if options.json:
         print_json(Document(command=options.command, node=None, ok=False, error=failure))
     else:
-        print_stderr(
-            f"agentgym-runner ctl {options.command}: " + "; ".join(filter(None, (failure.message, failure.hint)))
-        )
+        text = "; ".join(filter(None, (failure.message, failure.hint)))
+        print_stderr(f"agentgym-runner ctl {options.command}: {text}")
     return 1
 
 
+def failure_of(exc: Exception) -> Failure:
+    """Return why a command failed; its texts may repeat those of a node, and are made safe."""
+    code, hint = (exc.code or "unreachable", exc.hint) if isinstance(exc, ControlRequestError) else ("invalid", "")
+    return Failure(code=code, message=Quotes.visible(str(exc)), hint=Quotes.visible(hint))
+
+
 def _usage_problem(options: argparse.Namespace) -> str:
-    if options.nats and (given := [name for name in ("config", "data_dir") if getattr(options, name)]):
-        return f"--{given[0].replace('_', '-')} chooses a node of this machine and cannot be combined with --nats"
-    if options.node and not options.nats:
-        return "--node chooses among the nodes of another bus and needs --nats, or the variable NATS_URL"
+    if problem := node_problem(options):
+        return problem
     if refused := [name for name in _REFUSED if getattr(options, name, None)]:
         return f"--{refused[0].replace('_', '-')} is refused: a request names only what the profile of the node has"
     if getattr(options, "batch_id", None) and not is_ulid(options.batch_id):
@@ -287,11 +299,25 @@ def _usage_problem(options: argparse.Namespace) -> str:
     return ""
 
 
+def node_problem(options: argparse.Namespace) -> str:
+    """Return why the options name no node, or ""."""
+    other_bus = "--nats" if options.nats else "--node" if options.node else ""
+    if other_bus and (given := [name for name in ("config", "data_dir") if getattr(options, name)]):
+        name = given[0].replace("_", "-")
+        return f"--{name} chooses a node of this machine and cannot be combined with {other_bus}"
+    if options.node and not (options.nats or os.environ.get("NATS_URL")):
+        return "--node chooses among the nodes of another bus and needs --nats, or the variable NATS_URL"
+    return ""
+
+
+def target_of(options: argparse.Namespace) -> Target:
+    url = options.nats or (os.environ.get("NATS_URL") if options.node else None)
+    return Target(LaunchOptions(options.config, options.data_dir), url, options.node)
+
+
 async def _run(options: argparse.Namespace) -> int:
-    local = LaunchOptions(options.config, options.data_dir)
-    target = Target(local, options.nats, options.node)
     starts = options.command == "submit" and not options.dry_run
-    async with connected(target, starts=starts) as node:
+    async with connected(target_of(options), starts=starts) as node:
         ctl = Ctl(node, options)
         if options.command == "follow":
             return await _follow(ctl, *await ctl.followed(), steps=True)
@@ -329,6 +355,7 @@ _VERBS: Final[dict[str, Callable[[Ctl], Awaitable[msgspec.Struct]]]] = {
     "show": Ctl.show,
     "results": Ctl.results,
     "episodes": Ctl.episodes,
+    "compare": Ctl.compare,
     "health": Ctl.health,
     **{name: partial(Ctl.command, name=name) for name in get_args(RunCommand)},
     "move": Ctl.move,
@@ -358,6 +385,9 @@ def _print(options: argparse.Namespace, node: str, command: str, result: msgspec
         case EpisodeList():
             rows = [(each.episode_id, each.env, str(each.task_index), each.outcome) for each in result.episodes]
             print_table("Episodes", ("episode", "environment", "task", "outcome"), rows)
+        case ComparedEpisodes():
+            where = "the same" if result.divergence is None else f"different from step {result.divergence} on"
+            print_text(f"{options.left} and {options.right}: {where}")
         case ServerView():
             print_text(f"{result.env}: {result.status}")
         case Shown(episode=EpisodeDetails() as details):
@@ -421,7 +451,7 @@ def ctl_parser() -> SafeArgumentParser:
         )
         if target:
             verb.add_argument("id", metavar="ID", nargs="?" if target == "optional" else None, help="see ctl --help")
-        _add_node_options(verb, changes=changes)
+        add_node_options(verb, changes=changes)
         return verb
 
     _add_starting(add)
@@ -455,6 +485,9 @@ def _add_reading(add: Callable[..., SafeArgumentParser]) -> None:
     add_query_argument(episodes)
     episodes.add_argument("--limit", type=at_least(1), default=50, metavar="N", help="at most N up to 200 (default 50)")
     episodes.add_argument("--before", metavar="ID", help="only those with smaller ids, for the next page")
+    compare = add("compare", "compare two episodes of the node step by step")
+    compare.add_argument("left", metavar="A", help="id of an episode")
+    compare.add_argument("right", metavar="B", help="id of an episode")
     follow = add("follow", "print each step and episode of a batch until it ends", target="optional")
     follow.set_defaults(id="last")
     add("health", "show the node and the health of what it uses")
@@ -478,11 +511,13 @@ def _add_changing(add: Callable[..., SafeArgumentParser]) -> None:
     stop.add_argument("--drain", action="store_true", help="play all queued batches first")
 
 
-def _add_node_options(parser: argparse.ArgumentParser, *, changes: bool) -> None:
+def add_node_options(
+    parser: argparse.ArgumentParser, *, changes: bool, json: str = "print JSON, with foreign text marked and withheld"
+) -> None:
     group = parser.add_argument_group("node and output")
-    add_state_options(group, json="print JSON, with foreign text marked and withheld")
-    group.add_argument("--nats", metavar="URL", default=os.environ.get("NATS_URL") or None, help="another bus")
-    group.add_argument("--node", metavar="NAME", help="node on that bus; it may be left out where there is one")
+    add_state_options(group, json=json)
+    group.add_argument("--nats", metavar="URL", help="another bus instead of the node of the state directory")
+    group.add_argument("--node", metavar="NAME", help="node on that bus, or on that of NATS_URL")
     group.add_argument("--content", action="store_true", help="show texts of models, environments and programs")
     if changes:
         group.add_argument("--dry-run", action="store_true", help="only show what would be changed")

@@ -17,6 +17,7 @@ from runner.client.node_client import ControlRequestError
 from runner.client.target import ConnectedNode
 from runner.client.views import (
     BatchView,
+    ComparedEpisodes,
     EpisodeList,
     HealthView,
     Listing,
@@ -115,6 +116,7 @@ RESULTS: Final[dict[str, Any]] = {
     "show": Shown,
     "results": Results,
     "episodes": EpisodeList,
+    "compare": ComparedEpisodes,
     "follow": FollowItem,
     "health": HealthView,
     "env": ServerView,

@@ -10,11 +10,13 @@ from msgspec import Meta
 
 from runner.events.control import EpisodeEntry, NodeHealth, NodeList, ResultSummary
 from runner.events.live import EnvHealth, ModelHealth
-from runner.store.episode_file import shared_fields
+from runner.results.alignment import align
+from runner.store.episode_file import EpisodeRecord, shared_fields
 from runner.util.display_text import mask, one_line, sanitize
 
 MAX_QUOTED_CHARS: Final = 16_384
 MAX_MESSAGE_CHARS: Final = 600
+MAX_COMPARED: Final = 10
 
 
 class Quoted(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,6 +174,25 @@ class EpisodeList(msgspec.Struct, kw_only=True):
     episodes: list[EpisodeEntry]
 
 
+class ComparedStep(msgspec.Struct, kw_only=True):
+    """The steps of two episodes with the same index; a side without one is null."""
+
+    index: int
+    differences: Annotated[tuple[str, ...], Meta(description="of action, observation, reward; or `missing`")]
+    left_action: Quoted | None
+    left_observation: Quoted | None
+    right_action: Quoted | None
+    right_observation: Quoted | None
+
+
+class ComparedEpisodes(msgspec.Struct, kw_only=True):
+    """Two episodes, and their steps from the first one that differs on."""
+
+    reset_differs: bool
+    divergence: Annotated[int | None, Meta(description="index of the first step that differs; null if none does")]
+    steps: Annotated[list[ComparedStep], Meta(description="at most 10")]
+
+
 class Failure(msgspec.Struct, kw_only=True):
     """Why a command failed."""
 
@@ -214,3 +235,16 @@ def health_view(health: NodeHealth, quote: Quotes) -> HealthView:
     envs = [view_of(EnvironmentView, item, quote) for item in health.items if isinstance(item, EnvHealth)]
     endpoints = [view_of(EndpointView, item, quote) for item in health.items if isinstance(item, ModelHealth)]
     return view_of(HealthView, health, quote, envs=envs, endpoints=endpoints)
+
+
+def compared(left: EpisodeRecord, right: EpisodeRecord, quote: Quotes) -> ComparedEpisodes:
+    aligned = align(left, right)
+    steps = []
+    for step in () if aligned.divergence is None else aligned.steps[aligned.divergence :][:MAX_COMPARED]:
+        texts = {
+            f"{side}_{part}": quote(None if text is None else getattr(text, part))
+            for side, text in (("left", step.left), ("right", step.right))
+            for part in ("action", "observation")
+        }
+        steps.append(ComparedStep(index=step.index, differences=step.differences, **texts))
+    return view_of(ComparedEpisodes, aligned, quote, steps=steps)
