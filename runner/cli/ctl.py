@@ -102,8 +102,8 @@ class Ctl:
         return view_of(Results, found, self.quote, clusters=clusters)
 
     async def episodes(self) -> EpisodeList:
-        query = " ".join(self.options.query)
-        args = EpisodesArgs(query=query, limit=self.options.limit, before=self.options.before)
+        options = self.options
+        args = EpisodesArgs(query=options.query, limit=options.limit, before=options.before)
         return EpisodeList(episodes=await self.client.fetch_episodes(args))
 
     async def compare(self) -> ComparedEpisodes:
@@ -264,12 +264,14 @@ def _n_episodes(args: StartArgs) -> int:
 def main_ctl(argv: Sequence[str]) -> int:
     parser = ctl_parser()
     options = parser.parse_args(protect_negations(argv))
+    if options.command == "episodes":
+        options.query = " ".join(options.query)
     problem = _usage_problem(options)
     if problem:
         parser.error(problem)
     try:
         return asyncio.run(_run(options))
-    except RunnerError as exc:
+    except (ControlRequestError, RunnerError) as exc:
         failure = failure_of(exc)
     if options.json:
         print_json(Document(command=options.command, node=None, ok=False, error=failure))

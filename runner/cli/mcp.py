@@ -22,6 +22,7 @@ from runner.cli.arguments import subcommand_parser
 from runner.cli.ctl import Ctl, add_node_options, failure_of, node_problem, target_of
 from runner.cli.terminal import ascii_json, print_line, reserve_stdout
 from runner.client.follow import Follower, FollowItem
+from runner.client.node_client import ControlRequestError
 from runner.client.target import connected
 from runner.client.views import Document
 from runner.errors import RunnerError
@@ -133,7 +134,7 @@ async def _call(name: str, tool: Tool, arguments: object, ctl: Ctl) -> Document:
         given = msgspec.structs.asdict(msgspec.convert(arguments, tool.arguments(name)))
         fixed = {"content": ctl.options.content, "dry_run": False, "all": False}
         result = await tool.call(Ctl(ctl.node, argparse.Namespace(**given | fixed)))
-    except (RunnerError, msgspec.ValidationError) as exc:
+    except (ControlRequestError, RunnerError, msgspec.ValidationError) as exc:
         return Document(command=name, node=ctl.node.name, ok=False, error=failure_of(exc))
     return Document(command=name, node=ctl.node.name, ok=True, result=result)
 

@@ -211,7 +211,7 @@ class Follower:
                 for step in decode_episode(data, Path(f"{event.episode_id}.json"), was_moved=True).timesteps:
                     if self._is_new(event.episode_id, step.index):
                         yield step_item(event.episode_id, step, self._quote)
-            except RunnerError as exc:
+            except (ControlRequestError, RunnerError) as exc:
                 text = f"{event.rounds - len(shown)} steps of episode {event.episode_id} are missing: {exc}"
                 yield GapItem(text=self._quote.visible(text))
         shown.update(range(event.rounds))  # live items that arrive later are none

@@ -59,7 +59,7 @@ RunCommand: TypeAlias = Literal["cancel", "pause", "resume", "step"]  # for a ba
 _NODE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-class ControlRequestError(RunnerError):
+class ControlRequestError(Exception):
     """A request to a node could not be sent, was rejected (``code``) or was not answered; its texts may quote a node.
 
     The message is what was requested and why it failed, ``hint`` what the user can do.

@@ -24,8 +24,8 @@ agent:
   model: test-echo
   format: react
   endpoints:
-    - {{name: weak, url: "{url}/v1", kind: openai, model: test-echo}}
-    - {{name: strong, url: "{url}/v1", kind: openai, model: test-oracle}}
+    - {{name: lab, url: "{url}/v1", kind: openai}}
+    - {{name: spare, url: "{url}/v1", kind: openai, model: test-oracle}}
 environments:
   lightweight:
     - name: Maze
@@ -35,7 +35,8 @@ environments:
 
 def test_a_battery_is_started_its_failures_found_played_by_another_model_compared_and_exported(tmp_path: Path) -> None:
     skill = run("skill").stdout
-    assert re.search(r"^name: agentgym:run$", skill, re.M) and re.search(r"^disable-model-invocation: true$", skill, re.M)
+    for line in ("name: agentgym:run", "disable-model-invocation: true"):
+        assert re.search(f"^{line}$", skill, re.MULTILINE)
     profile, data_dir = tmp_path / "profile.yaml", tmp_path / "data"
     with ModelServer() as server:
         profile.write_text(PROFILE.format(url=server.url))

@@ -6,7 +6,8 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import jsonschema
 import pytest
@@ -32,8 +33,8 @@ class Client:
 
     def __init__(self, data_dir: Path, *options: str) -> None:
         command = [COMMAND, "mcp", "--data-dir", str(data_dir), *options]
-        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = subprocess.Popen(command, text=True, env=clean_environ(), **streams)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, text=True, env=clean_environ(), stdin=pipe, stdout=pipe)
         self._n = 0
 
     def request(self, method: str, **parameters: Any) -> Any:  # noqa: ANN401 - any JSON
@@ -52,6 +53,15 @@ class Client:
         assert result["isError"] is not document["ok"]
         return document
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.process.communicate()
+
     def end(self) -> int:
         self.process.communicate(timeout=30)
         return self.process.returncode
@@ -64,41 +74,42 @@ def test_an_agent_that_may_only_read_gets_no_tool_that_changes_anything_and_no_f
     submit = ["ctl", "submit", "--run", "Maze", "--agent", "oracle", "--repeat", "2", "--batch-id", batch_id, "--wait"]
     assert main([*submit, "--data-dir", str(node.data_dir)]) == 0
     capsys.readouterr()
-    client = Client(node.data_dir)
-    started = client.request("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo={})["result"]
-    assert (started["protocolVersion"], started["serverInfo"]["name"]) == ("2025-06-18", "agentgym-runner")
-    tools = client.request("tools/list")["result"]["tools"]
-    assert [tool["name"] for tool in tools] == READING
-    for tool in tools:
-        jsonschema.Draft202012Validator.check_schema(tool["inputSchema"])
-        assert tool["inputSchema"]["additionalProperties"] is False and "content" not in tool["inputSchema"]["properties"]
-    assert client.request("tools/call", name="submit", arguments={})["error"]["code"] == -32602
-    assert client.request("resources/list")["error"]["code"] == -32601
-    assert client.call("list")["result"]["batches"][0]["batch_id"] == batch_id
-    assert client.call("results", id="last")["result"]["rows"][0]["n_success"] == 2
-    first, second = (each["episode_id"] for each in client.call("episodes", query="env:maze")["result"]["episodes"])
-    steps = client.call("show", id=first)["result"]["episode"]["steps"]
-    assert steps and all(step["action"]["text"] is None for step in steps)
-    assert client.call("compare", left=first, right=second)["result"]["divergence"] is not None
-    for wrong in ({}, {"id": 3}, {"id": "last", "content": True}):
-        assert client.call("show", **wrong)["error"]["code"] == "invalid"
-    assert client.call("show", id="nothing")["error"]["code"] == "not_found"
-    assert client.end() == 0
+    with Client(node.data_dir) as client:
+        started = client.request("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo={})["result"]
+        assert (started["protocolVersion"], started["serverInfo"]["name"]) == ("2025-06-18", "agentgym-runner")
+        tools = client.request("tools/list")["result"]["tools"]
+        assert [tool["name"] for tool in tools] == READING
+        for tool in tools:
+            jsonschema.Draft202012Validator.check_schema(tool["inputSchema"])
+            assert tool["inputSchema"]["additionalProperties"] is False
+            assert "content" not in tool["inputSchema"]["properties"]
+        assert client.request("tools/call", name="submit", arguments={})["error"]["code"] == -32602
+        assert client.request("resources/list")["error"]["code"] == -32601
+        assert client.call("list")["result"]["batches"][0]["batch_id"] == batch_id
+        assert client.call("results", id="last")["result"]["rows"][0]["n_success"] == 2
+        first, second = (each["episode_id"] for each in client.call("episodes", query="env:maze")["result"]["episodes"])
+        steps = client.call("show", id=first)["result"]["episode"]["steps"]
+        assert steps and all(step["action"]["text"] is None for step in steps)
+        assert client.call("compare", left=first, right=second)["result"]["divergence"] is not None
+        for wrong in ({}, {"id": 3}, {"id": "last", "content": True}):
+            assert client.call("show", **wrong)["error"]["code"] == "invalid"
+        assert client.call("show", id="nothing")["error"]["code"] == "not_found"
+        assert client.end() == 0
 
 
 def test_orders_and_foreign_text_are_there_if_the_person_allows_them(node: NodeProcess) -> None:
-    client = Client(node.data_dir, "--allow-orders", "--content")
-    assert [tool["name"] for tool in client.request("tools/list")["result"]["tools"]] == READING + ORDERS
-    batch_id = new_ulid()
-    started = client.call("submit", run="maze", agent="oracle", batch_id=batch_id)
-    assert started["result"]["batches"][0]["batch_id"] == batch_id
-    items, cursor, ended = list[Any](), 0, False
-    while not ended:
-        followed = client.call("follow", id=batch_id, cursor=cursor)["result"]
-        items, cursor, ended = items + followed["items"], followed["cursor"], followed["ended"]
-    assert [item["kind"] for item in items][-2:] == ["episode", "batch"] and cursor == len(items)
-    assert items[0]["action"]["text"].startswith("move ")
-    again = client.call("submit", run="maze", agent="oracle", batch_id=batch_id)["result"]
-    assert (again["changed"], again["batches"][0]["status"]) == (False, "completed")
-    assert client.call("cancel", id=batch_id)["result"]["changed"] is False
-    assert client.end() == 0
+    with Client(node.data_dir, "--allow-orders", "--content") as client:
+        assert [tool["name"] for tool in client.request("tools/list")["result"]["tools"]] == READING + ORDERS
+        batch_id = new_ulid()
+        started = client.call("submit", run="maze", agent="oracle", batch_id=batch_id)
+        assert started["result"]["batches"][0]["batch_id"] == batch_id
+        items, cursor, ended = list[Any](), 0, False
+        while not ended:
+            followed = client.call("follow", id=batch_id, cursor=cursor)["result"]
+            items, cursor, ended = items + followed["items"], followed["cursor"], followed["ended"]
+        assert [item["kind"] for item in items][-2:] == ["episode", "batch"] and cursor == len(items)
+        assert items[0]["action"]["text"].startswith("move ")
+        again = client.call("submit", run="maze", agent="oracle", batch_id=batch_id)["result"]
+        assert (again["changed"], again["batches"][0]["status"]) == (False, "completed")
+        assert client.call("cancel", id=batch_id)["result"]["changed"] is False
+        assert client.end() == 0
