@@ -28,12 +28,12 @@ from runner.client.node_folder import (
     StateLocation,
     StateLocator,
     ensure_node,
-    node_logs,
     read_node_file,
     wait_until_stopped,
 )
 from runner.errors import ConfigError, RunnerError
 from runner.events.subjects import LIVE_SUBJECTS, DurableNames
+from runner.node.logs import node_logs
 from runner.node.state_lock import NodeFile, is_node_alive
 from runner.subscribe.messages import Notice, SubscriptionItem
 from runner.types import IMPORTED, UNKNOWN_OUTCOME, Outcome

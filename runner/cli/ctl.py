@@ -39,7 +39,9 @@ from runner.client.views import (
     Failure,
     HealthView,
     Listing,
+    LogView,
     Order,
+    Quoted,
     Quotes,
     Results,
     ServerView,
@@ -49,7 +51,7 @@ from runner.client.views import (
     view_of,
 )
 from runner.errors import RunnerError
-from runner.events.control import BatchState, EpisodesArgs, NodeList, ReplayArgs, StartArgs
+from runner.events.control import BatchState, EpisodesArgs, LogsArgs, NodeList, ReplayArgs, StartArgs
 from runner.store.episode_file import decode_episode
 from runner.types import Budget
 from runner.util.argument_parser import SafeArgumentParser, suggestion
@@ -105,6 +107,10 @@ class Ctl:
         options = self.options
         args = EpisodesArgs(query=options.query, limit=options.limit, before=options.before)
         return EpisodeList(episodes=await self.client.fetch_episodes(args))
+
+    async def logs(self) -> LogView:
+        found = await self.client.fetch_logs(LogsArgs(log=self.options.log, n_lines=self.options.lines))
+        return view_of(LogView, found, self.quote, lines="\n".join(found.lines))
 
     async def compare(self) -> ComparedEpisodes:
         left, right = [
@@ -358,6 +364,7 @@ _VERBS: Final[dict[str, Callable[[Ctl], Awaitable[msgspec.Struct]]]] = {
     "results": Ctl.results,
     "episodes": Ctl.episodes,
     "compare": Ctl.compare,
+    "logs": Ctl.logs,
     "health": Ctl.health,
     **{name: partial(Ctl.command, name=name) for name in get_args(RunCommand)},
     "move": Ctl.move,
@@ -390,6 +397,10 @@ def _print(options: argparse.Namespace, node: str, command: str, result: msgspec
         case ComparedEpisodes():
             where = "the same" if result.divergence is None else f"different from step {result.divergence} on"
             print_text(f"{options.left} and {options.right}: {where}")
+        case LogView(lines=Quoted(text=None)):
+            print_text(f"{node} has {', '.join(result.names)}; --content shows the last lines of one")
+        case LogView(lines=Quoted(text=str() as text)):
+            print_text(text)
         case ServerView():
             print_text(f"{result.env}: {result.status}")
         case Shown(episode=EpisodeDetails() as details):
@@ -490,6 +501,9 @@ def _add_reading(add: Callable[..., SafeArgumentParser]) -> None:
     compare = add("compare", "compare two episodes of the node step by step")
     compare.add_argument("left", metavar="A", help="id of an episode")
     compare.add_argument("right", metavar="B", help="id of an episode")
+    logs = add("logs", "show the last lines of a log of the node, with --content")
+    logs.add_argument("log", metavar="NAME", nargs="?", default="runner.log", help="name (default runner.log)")
+    logs.add_argument("--lines", type=at_least(1), default=50, metavar="N", help="up to 500 (default 50)")
     follow = add("follow", "print each step and episode of a batch until it ends", target="optional")
     follow.set_defaults(id="last")
     add("health", "show the node and the health of what it uses")

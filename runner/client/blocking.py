@@ -48,6 +48,7 @@ class BlockingNodeClient:
     fetch_health = _blocking(NodeClient.fetch_health)
     fetch_results = _blocking(NodeClient.fetch_results)
     fetch_episodes = _blocking(NodeClient.fetch_episodes)
+    fetch_logs = _blocking(NodeClient.fetch_logs)
     fetch_episode = _blocking(NodeClient.fetch_episode)
 
     def follow(self, run_id: str, *, content: bool = True, steps: bool = True) -> Iterator[FollowItem]:

@@ -21,6 +21,8 @@ from runner.events.control import (
     EpisodeChunk,
     EpisodeEntry,
     EpisodesArgs,
+    LogLines,
+    LogsArgs,
     MoveArgs,
     NoArgs,
     NodeHealth,
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 5.0  # to wait for a reply
 REPEAT_S: Final = 1.5  # after which a request without a reply is sent again if its operation is one of ``REPEATABLE``
 REPEATABLE: Final = frozenset(
-    {"start", "move", "replay", "episode", "annotate", "health", "list", "results", "episodes"}
+    {"start", "move", "replay", "episode", "annotate", "health", "list", "results", "episodes", "logs"}
 )  # twice is as once
 RETRY_INTERVAL_S: Final = 0.25  # between attempts while no node answers
 MAX_RETRIES: Final = 10  # repeating is safe, because a request without a responder reached no node
@@ -120,6 +122,9 @@ class NodeClient:
 
     async def fetch_episodes(self, args: EpisodesArgs) -> list[EpisodeEntry]:
         return await self._request("episodes", args, list[EpisodeEntry])
+
+    async def fetch_logs(self, args: LogsArgs) -> LogLines:
+        return await self._request("logs", args, LogLines)
 
     async def annotate(self, args: AnnotateArgs) -> list[Note]:
         return await self._command("annotate", args, list[Note])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from runner.errors import ConfigError, RunnerError, StoreError
+from runner.node.logs import read_last_lines
 from runner.node.state_lock import NodeFile, is_node_alive
 from runner.util.files import create_private, make_folder, read_regular, resolve_path
 
@@ -25,7 +26,6 @@ NODE_IDLE_EXIT_S: Final = 120  # without work or requests after which a node sta
 STOP_TIMEOUT_S: Final = 60.0  # for a node to stop: it ends the running steps, and publishes the remaining events
 POLL_INTERVAL_S: Final = 0.05  # between checks while a node starts or stops
 MAX_LOG_LINES: Final = 6  # number of lines shown from the end of a failed node's log
-MAX_LOG_BYTES: Final = 4_096
 MAX_NODE_FILE_BYTES: Final = 64 * 1024
 
 
@@ -166,7 +166,8 @@ async def ensure_node(location: StateLocation, config: str | None) -> None:
     finally:
         threading.Thread(target=process.wait, daemon=True).start()  # reaps the process when it exits
     if not is_node_alive(location.data_dir):  # otherwise another console's node was faster
-        raise NodeStartError(f"the node could not start: {read_last_lines(log) or f'exit code {process.returncode}'}")
+        lines = "\n".join(read_last_lines(log, MAX_LOG_LINES))
+        raise NodeStartError(f"the node could not start: {lines or f'exit code {process.returncode}'}")
 
 
 def _start(location: StateLocation, config: str | None) -> tuple[subprocess.Popen[bytes], Path]:
@@ -188,21 +189,3 @@ def _start(location: StateLocation, config: str | None) -> tuple[subprocess.Pope
             return process, log
     except OSError as exc:
         raise NodeStartError(f"the node could not be started: {exc.strerror or exc}; check {log}") from exc
-
-
-def node_logs(data_dir: Path) -> list[Path]:
-    """Return the logs of a node that exist: its own one first, then those of its start, its broker and its servers."""
-    folder = data_dir / "logs"
-    names = ["runner.log", "node-start.log", "nats-server.log"]
-    paths = [folder / name for name in names] + sorted(folder.glob("server-*.log"))
-    return [path for path in paths if path.is_file()] or paths[:1]
-
-
-def read_last_lines(log: Path) -> str:
-    try:
-        with log.open("rb") as file:
-            file.seek(max(log.stat().st_size - MAX_LOG_BYTES, 0))
-            text = file.read(MAX_LOG_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return ""
-    return "\n".join(text.strip().split("\n")[-MAX_LOG_LINES:])

@@ -174,6 +174,13 @@ class EpisodeList(msgspec.Struct, kw_only=True):
     episodes: list[EpisodeEntry]
 
 
+class LogView(msgspec.Struct, kw_only=True):
+    """The end of a log of the node."""
+
+    names: Annotated[list[str], Meta(description="names of the node's logs")]
+    lines: Quoted | None
+
+
 class ComparedStep(msgspec.Struct, kw_only=True):
     """The steps of two episodes with the same index; a side without one is null."""
 

@@ -45,6 +45,7 @@ Op: TypeAlias = Literal[
     "list",
     "results",
     "episodes",
+    "logs",
     "server_start",
     "server_stop",
     "send_history",
@@ -187,6 +188,13 @@ class EpisodesArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     before: Annotated[str | None, Meta(description="only episodes with smaller ids, for the next page")] = None
 
 
+class LogsArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Return the last lines of a log of the node, and the names of its logs."""
+
+    log: Annotated[str, Meta(description="one of the names")] = "runner.log"
+    n_lines: Annotated[int, Meta(ge=1, le=500)] = 50
+
+
 class ReplayArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Play a batch, or the batches of a battery, again in new batches; the episodes of the old ones stay.
 
@@ -255,6 +263,7 @@ Args: TypeAlias = (
     | MoveArgs
     | ResultsArgs
     | EpisodesArgs
+    | LogsArgs
     | ReplayArgs
     | EpisodeArgs
     | AnnotateArgs
@@ -276,6 +285,7 @@ ARGS: Final[dict[Op, type[Args]]] = {
     "list": NoArgs,
     "results": ResultsArgs,
     "episodes": EpisodesArgs,
+    "logs": LogsArgs,
     "server_start": ServerArgs,
     "server_stop": ServerArgs,
     "send_history": NoArgs,
@@ -406,6 +416,13 @@ class RunResults(msgspec.Struct, kw_only=True):
     n_clusters: Annotated[int, Meta(description="number of all of them")]
 
 
+class LogLines(msgspec.Struct, kw_only=True):
+    """The end of a log; its lines quote models, environments and servers."""
+
+    names: Annotated[list[str], Meta(description="names of the node's logs")]
+    lines: Annotated[list[str], Meta(description="the last lines, at most 600 bytes each on average")]
+
+
 class EpisodeChunk(msgspec.Struct, kw_only=True):
     """At most 256 KiB of an episode file, with the size and hash of the whole file to check what was put together."""
 
@@ -488,6 +505,7 @@ RESULTS: Final[dict[Op, Any]] = {
     "list": NodeList,
     "results": RunResults,
     "episodes": list[EpisodeEntry],
+    "logs": LogLines,
     "server_start": ServerInfo,
     "server_stop": ServerInfo,
     "send_history": SentHistory,

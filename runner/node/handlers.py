@@ -41,6 +41,8 @@ from runner.events.control import (
     EpisodeEntry,
     EpisodesArgs,
     FailureCluster,
+    LogLines,
+    LogsArgs,
     MoveArgs,
     NoArgs,
     NodeHealth,
@@ -61,6 +63,7 @@ from runner.node.batch_player import BatchPlayer
 from runner.node.batch_queue import MAX_QUEUED, BatchQueue, QueuedBatch, QueueFull, Status, queue_entries
 from runner.node.env_servers import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
+from runner.node.logs import node_logs, read_last_lines
 from runner.query.episodes import episode_condition, episode_lookups
 from runner.query.syntax import QueryError
 from runner.results.clusters import find_clusters
@@ -69,7 +72,7 @@ from runner.store.episode_file import shared_fields
 from runner.store.notes import InvalidNote, Notes
 from runner.types.notes import Note, NoteChange
 from runner.util.clock import is_ulid, new_ulid
-from runner.util.display_text import mask, one_line
+from runner.util.display_text import mask, one_line, sanitize
 
 logger = logging.getLogger(__name__)
 
@@ -320,6 +323,8 @@ class ControlHandler(msgspec.Struct, frozen=True):
                 return self._results(args.batch_id)
             case EpisodesArgs():
                 return self._episodes(args)
+            case LogsArgs():
+                return self._logs(args)
             case EpisodeArgs():
                 return self.files.chunk(args.episode_id, args.offset)
             case AnnotateArgs():
@@ -415,6 +420,12 @@ class ControlHandler(msgspec.Struct, frozen=True):
         values = {**condition.parameters, "before": args.before, "n_listed": args.limit}
         rows = workspace.index.rows(clause, values)
         return [EpisodeEntry(**shared_fields(row, EpisodeEntry)) for row in rows]
+
+    def _logs(self, args: LogsArgs) -> LogLines:
+        logs = {path.name: path for path in node_logs(self.batch_player.workspace.data_dir)}
+        if (path := logs.get(args.log)) is None:
+            raise RequestRejected("not_found", f"there is no log {args.log!r}", names_hint("logs", [*logs]))
+        return LogLines(names=[*logs], lines=[sanitize(mask(each)) for each in read_last_lines(path, args.n_lines)])
 
     def _annotate(self, args: AnnotateArgs) -> list[Note]:
         if not (self.batch_player.plays(args.episode_id) or self.files.has(args.episode_id)):

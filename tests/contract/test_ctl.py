@@ -129,6 +129,9 @@ def test_what_a_node_does_not_have_and_what_no_request_may_name_is_refused(
     assert ctl.failure("show", new_ulid()) == "refused"
     health = ctl.result("health")
     assert {each["env"] for each in health["envs"]} >= {"Maze", "Wordle"} and health["node"] == "n1"
+    assert "runner.log" in ctl.result("logs")["names"] and ctl.result("logs")["lines"]["text"] is None
+    assert "serves" in ctl.result("logs", "runner.log", "--lines", "500", "--content")["lines"]["text"]
+    assert ctl.failure("logs", "../node.json") == "not_found"
     refused = ("--script", "--endpoint", "--key-env", "--tracing")
     for option in refused:
         with pytest.raises(SystemExit) as exited:

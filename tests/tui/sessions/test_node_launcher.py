@@ -16,10 +16,10 @@ from runner.client.node_folder import (
     StateLocation,
     StateLocator,
     ensure_node,
-    read_last_lines,
     read_node_file,
 )
 from runner.errors import ConfigError
+from runner.node.logs import read_last_lines
 from runner.node.state_lock import StateLock, is_node_alive
 from tests.support.node_process import clean_environ
 
@@ -92,9 +92,9 @@ def test_a_damaged_node_file_is_ignored(tmp_path: Path, content: bytes) -> None:
 
 def test_only_the_last_lines_of_a_log_are_read(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    assert read_last_lines(log) == ""
+    assert read_last_lines(log, 6) == []
     log.write_bytes(b"x" * 100_000 + b"\n" + b"\n".join(b"line %d\xff" % n for n in range(20)))
-    assert read_last_lines(log).split("\n") == [f"line {n}\ufffd" for n in range(14, 20)]
+    assert read_last_lines(log, 6) == [f"line {n}\ufffd" for n in range(14, 20)]
 
 
 @pytest.mark.long
