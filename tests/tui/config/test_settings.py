@@ -156,10 +156,11 @@ def test_of_two_conflicting_keys_the_later_one_is_ignored() -> None:
 
 
 def test_characters_are_stored_by_key_name_and_shown_as_characters() -> None:
-    keys, problems = resolve_keymap({"run.cancel": "#", "run.step": ",", "run.pause": "é", "run.form": "ctrl+f"})
+    own = {"run.cancel": "#", "run.step": ",", "run.pause": "é", "run.form": "ctrl+f"}
+    keys, problems = resolve_keymap({**own, "run.selected": "ctrl+_", "run.battery": "ctrl+^"})
     assert problems == []
     assert keys.overrides["run.cancel"] == "number_sign" and keys.overrides["run.step"] == "comma"
-    assert [display_keys(key)[0] for key in keys.overrides.values()] == ["#", ",", "é", "^f"]
+    assert [display_keys(key)[0] for key in keys.overrides.values()] == ["#", ",", "é", "^f", "^_", "^^"]
 
 
 @given(

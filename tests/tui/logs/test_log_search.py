@@ -76,9 +76,10 @@ def test_only_the_beginning_of_a_huge_line_is_searched(tmp_path: Path, monkeypat
     log = open_log(tmp_path / "log", b"x" * 100 + b" needle\nneedle\n" + b"needle" + b"y" * 100 + b"\nneedle")
     search = LogSearch(log, line_query("NEEDLE"))
     assert find_matches(search) == [1, 2, 3]
+    unread = LogSearch(log, line_query("NEEDLE"))
     log.path.write_bytes(b"a")
     read_to_end(log)
-    assert search.is_stale and not search.advance(), "it ends when the file is reloaded"
+    assert unread.is_stale and not unread.advance() and unread.position == 0, "it ends when the file is reloaded"
 
 
 LINES = """

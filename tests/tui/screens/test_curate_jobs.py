@@ -214,6 +214,7 @@ async def test_one_is_annotated_and_found_and_ten_are_archived(session: FakeSess
         await pilot.press("y")
         await wait_for_text(pilot, "10 episodes archived")
         assert await asyncio.to_thread(lambda: len([*tmp_path.glob("runs/*/*.json")])) == 10
-        await wait_for_widget_text(pilot, SUMMARY, "20 episodes")
+        await wait_for_widget_text(pilot, SUMMARY, "20 episodes", "12 match")
+        assert "selected" not in widget_text(pilot, SUMMARY)
         await pilot.press("g", "enter")  # an archived episode is still shown
         await wait_for_widget_text(pilot, "#steps", "go right")

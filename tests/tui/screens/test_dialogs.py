@@ -282,11 +282,12 @@ async def test_quitting_cancels_a_battery_and_a_rejection_keeps_the_console_open
     app = Console(session)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
-        session.fake_control.refusal = ControlRequestError("cancel: no response", "press N")
         await pilot.press("ctrl+c")
         await wait_for_text(pilot, "Leave the console?", "1 episode running", "and 2 more")
         await pilot.click("#stay")
         await wait_until(pilot, lambda: isinstance(app.screen, LiveScreen), "the live screen")
+        assert session.fake_control.commands == []
+        session.fake_control.refusal = ControlRequestError("cancel: no response", "press N")
         await pilot.press("q")
         await wait_for_text(pilot, "Leave the console?")
         await pilot.press("shift+tab", "enter")
@@ -295,6 +296,24 @@ async def test_quitting_cancels_a_battery_and_a_rejection_keeps_the_console_open
         await pilot.press("q", "shift+tab", "enter")
         await wait_until(pilot, lambda: not app.is_running, "the end")
     assert session.fake_control.commands == [("cancel", None, None)]
+
+
+@pytest.mark.parametrize("leave", [["y"], ["down", "enter"]])
+async def test_staying_and_leaving_the_console_cancels_nothing(leave: list[str]) -> None:
+    session = busy_session()
+    app = Console(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await wait_for_text(pilot, "task 3")
+        for stay in ("escape", "n", "enter"):
+            await pilot.press("q")
+            await wait_for_text(pilot, "Leave the console?")
+            await pilot.press(stay)
+            await wait_until(pilot, lambda: isinstance(app.screen, LiveScreen), "the live screen")
+        await pilot.press("q")
+        await wait_for_text(pilot, "Leave the console?")
+        await pilot.press(*leave)
+        await wait_until(pilot, lambda: not app.is_running, "the end")
+    assert session.fake_control.commands == []
 
 
 async def test_a_late_answer_is_ignored_and_quitting_after_the_node_is_lost_needs_no_decision() -> None:

@@ -125,10 +125,11 @@ def test_other_lines_are_logs_and_their_number_is_bounded(tmp_path: Path, monkey
     assert [isinstance(file, FoundLog) for file in library.unreadable] == [True, True, False]
     assert "more than 2 logs" in library.unreadable[-1].reason
     record_episodes(tmp_path / "state")
-    for name in ("batches.jsonl", "node.log"):
+    (tmp_path / "state/logs").mkdir()
+    for name in ("batches.jsonl", "logs/node.log"):
         (tmp_path / "state" / name).write_bytes(b"{}\n")
     library = listed(tmp_path / "state")
-    assert texts(library) == [("batches.jsonl", "3 bytes"), ("node.log", "3 bytes")]
+    assert texts(library) == [("batches.jsonl", "3 bytes"), ("logs/node.log", "3 bytes")]
     assert len(library.rows()) == 1
 
 
