@@ -84,6 +84,7 @@ async def test_a_batch_resumed_after_the_clock_went_back_plays_no_task_twice(tmp
             await node.request(connection, "start", batch_id=batch_id, **BATCH)
             await node.wait_for_batch(connection, batch_id, "running", n_done=3)
         node.kill()
+        before = {path.stem for path in stored_episodes(data_dir, batch_id)}
         clock.set(-HOUR_S)
         node.start()
         async with await node.connect() as connection:
@@ -92,6 +93,7 @@ async def test_a_batch_resumed_after_the_clock_went_back_plays_no_task_twice(tmp
     records = [EpisodeStore(data_dir).load(path) for path in stored_episodes(data_dir, batch_id)]
     finished = sorted(record.task_index for record in records if record.outcome is not Outcome.INTERRUPTED)
     assert finished == list(range(REPEAT))
+    assert before and before <= {record.episode_id for record in records}
     assert {ahead_h(record.started_at) for record in records} == {1, -1}
 
 

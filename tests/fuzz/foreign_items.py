@@ -3,7 +3,6 @@ from that of the item."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,9 +45,11 @@ def check_item(item: Item, formats: Iterable[Format]) -> None:
 
 
 def check_decoded(item: Item, form: Format) -> None:
-    """Check the episodes of an item, which may have none."""
-    with contextlib.suppress(ValueError):
+    """Check the episodes of an item, which may have none for a reason."""
+    try:
         _check_episodes(item, form)
+    except ValueError as exc:
+        assert str(exc)
 
 
 def check_place(item: Item | Malformed, size: int) -> None:

@@ -83,7 +83,7 @@ def _check_action(action: Action | InvalidAction) -> None:
     if isinstance(action, InvalidAction):
         assert action.expected
         return
-    assert action.text or action.tool_calls
+    assert bool(action.text) != bool(action.tool_calls)
     for call in action.tool_calls:
         assert isinstance(decode_json(call.arguments.encode()), dict)
     assert msgspec.json.decode(msgspec.json.encode(action), type=Action) == action

@@ -194,9 +194,16 @@ def test_a_model_resolves_to_the_requested_one_or_the_profiles(install: Install,
     assert resolve_model("react", None) == "small"
     assert resolve_model("TOOLS", "large") == "large"
     assert resolve_model("oracle", None) is None
-    for agent, requested in (("oracle", "small"), ("react", "a\nb"), ("react", ""), ("react", "x" * 201)):
-        with pytest.raises(ConfigError, match=r"uses no model|is not a valid model name"):
+    for agent, requested in (
+        ("oracle", "small"),
+        ("react", "a\nb"),
+        ("react", ""),
+        ("react", "x" * 201),
+        ("react", "\x1bm"),
+    ):
+        with pytest.raises(ConfigError, match=r"uses no model|is not a valid model name") as raised:
             resolve_model(agent, requested)
+        assert str(raised.value).isprintable()
     with pytest.raises(ConfigError, match="cannot be loaded"):
         resolve_model("loader", None)
     rejected: tuple[dict[str, Any], ...] = ({}, {"agent": "oracle", "model": "small"})

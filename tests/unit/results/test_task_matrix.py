@@ -69,10 +69,14 @@ def test_agents_and_shapes_of_requests_are_never_mixed(index: EpisodeIndex) -> N
     play(index, {0: [WON]})
     play(index, {0: [LOST]}, agent="tools")
     play(index, {0: [LOST]}, agent="tools", shape="tools as text")
-    found = [(matrix.agent, matrix.shape, len(matrix.tasks[0].attempts)) for matrix in task_matrices(index)]
-    assert found == [("react", "", 1), ("tools", "", 1), ("tools", "tools as text", 1)]
-    for selection, n in ((Selection(agent="tools"), 2), (Selection(shape=""), 2)):
-        assert len(task_matrices(index, selection)) == n
+    found = [(each.agent, each.shape, each.tasks[0].n_success, each.tasks[0].attempts) for each in task_matrices(index)]
+    assert [(*names, len(attempts)) for *names, attempts in found] == [
+        ("react", "", 1, 1),
+        ("tools", "", 0, 1),
+        ("tools", "tools as text", 0, 1),
+    ]
+    assert [each.agent for each in task_matrices(index, Selection(agent="tools"))] == ["tools"] * 2
+    assert [each.shape for each in task_matrices(index, Selection(shape=""))] == [""] * 2
 
 
 def test_tasks_are_compared_in_pairs(index: EpisodeIndex) -> None:

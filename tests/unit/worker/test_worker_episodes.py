@@ -343,6 +343,8 @@ def test_texts_are_sent_while_they_are_watched_and_requests_always(link: Recordi
     streamed = [msgspec.json.decode(part.live, type=TokenText) for part in link.reader.of(TokensPart)]
     assert [(item.step, item.endpoint, item.text) for item in streamed] == REQUESTS
     assert not any(part.is_text for part in link.reader.of(TokensPart))
+    news: tuple[dict[str, Any], ...] = ({"failure": "a: away"}, {"restart": True}, {"endpoint": "a"})
+    assert not any(StreamDelta(**each).is_text for each in news)
     assert link.reader.of(Step)[0].seq == 11
     link.reader.frames.clear()
     episodes.handle(Watch(steps=True, tokens=True))
