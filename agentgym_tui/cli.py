@@ -173,7 +173,8 @@ def _session(args: argparse.Namespace, start_key: str) -> Session:
     from agentgym_tui.sessions.bus_session import BusSession, NodeSession
 
     if args.command == "watch":
-        return BusSession(_launch_options(args), url=args.nats, since=args.since)
+        remote = args.remote_command
+        return BusSession(_launch_options(args), url=args.nats, since=args.since, remote_command=remote)
     return NodeSession(_launch_options(args), start_key)
 
 
@@ -217,7 +218,9 @@ def _add_sessions(add: Callable[..., SafeArgumentParser]) -> None:
         place = "the state directory (default: ./data in a checkout, else the platform's data folder)"
         command.add_argument("--data-dir", metavar="DIR", help=place)
     launch.add_argument("--node", metavar="NAME", help="name of this machine, used when a node is started")
-    watch.add_argument("--nats", metavar="URL", help="the bus, such as nats://HOST:4222")
+    watch.add_argument("--nats", metavar="URL", help="the bus, such as nats://HOST:4222 or ssh://[user@]host[/folder]")
+    remote = "the runner on the machine of ssh:// (default agentgym-runner)"
+    watch.add_argument("--remote-command", metavar="CMD", help=remote)
     since, day = "start this far back, or at the beginning (default 24h)", timedelta(hours=24)
     watch.add_argument("--since", type=parse_since, default=day, metavar="1h|all", help=since)
     opened = add(

@@ -148,27 +148,35 @@ def history_age(batch_ids: Iterable[str], now: datetime) -> timedelta:
 class BusSession(Session):
     """Watches a bus without changing anything on it, from the durable events of an age (``since``) on.
 
-    It is that of ``url``, with credentials from environment variables, or of the node that last ran in the state
-    directory.
+    It is that of ``url``, with credentials from environment variables or, for ``ssh://``, from there; or that of the
+    node that last ran in the state directory.
     """
 
     def __init__(
-        self, options: LaunchOptions, *, url: str | None = None, since: timedelta | Literal["all"] = timedelta(hours=24)
+        self,
+        options: LaunchOptions,
+        *,
+        url: str | None = None,
+        since: timedelta | Literal["all"] = timedelta(hours=24),
+        remote_command: str | None = None,
     ) -> None:
         super().__init__("watch", WATCH_ONLY, RunStore())
         self.received = ReceivedEpisodes(self.store)
         self.control = NodeClient(lambda: self._connection, self._node_of, read_only=WATCH_ONLY)
         self.events = self._bus = EventSource()
         self._locator, self._url, self._since = StateLocator(options), url, since
+        self._remote_command = remote_command
         self._connection: NatsConnection | None = None
 
     async def run(self) -> None:
         from runner.bus.address import address_from_environ, address_of_node
-        from runner.bus.connection import NatsConnection
 
         try:
             location = await asyncio.to_thread(self._locator.find)
             read_address: Callable[[], BusAddress | None] = partial(address_of_node, location.data_dir)
+            if self._url and self._url.startswith("ssh:"):
+                await self._watch_through_ssh(self._url, location)
+                return
             if self._url:
                 read_address = partial(address_from_environ, self._url, os.environ)
             address = await asyncio.to_thread(read_address)
@@ -177,6 +185,19 @@ class BusSession(Session):
         except RunnerError as exc:
             self.store.set_link(BusLink("failed", str(exc)))
             return
+        await self._watch(address, read_address, location)
+
+    async def _watch_through_ssh(self, url: str, location: StateLocation) -> None:
+        from runner.client.ssh import forwarded, parse_ssh_url
+
+        async with forwarded(parse_ssh_url(url, self._remote_command)) as (address, _):
+            await self._watch(address, lambda: address, location)
+
+    async def _watch(
+        self, address: BusAddress, read_address: Callable[[], BusAddress | None], location: StateLocation
+    ) -> None:
+        from runner.bus.connection import NatsConnection
+
         self.title = "watching only"
 
         def update_link(state: BusState) -> None:

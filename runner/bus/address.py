@@ -35,6 +35,7 @@ class BusAddress(msgspec.Struct, frozen=True):
     """Servers of one bus, at most one login method, and TLS settings; with TLS settings, TLS is required.
 
     ``url`` may name several servers, separated by commas. Its user information is used when no other login is given.
+    ``follows_announced``: whether servers that the bus announces are connected to, too.
     """
 
     url: str
@@ -44,6 +45,7 @@ class BusAddress(msgspec.Struct, frozen=True):
     nkey_file: str | None = None
     creds_file: str | None = None
     tls: TlsSettings | None = None
+    follows_announced: bool = True
 
     def __repr__(self) -> str:
         return f"BusAddress({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"

@@ -119,6 +119,8 @@ class HardenedNatsClient(Client):
     @property
     def known_servers(self) -> list[Server]:
         """The server of this client, and those that it has announced as the others of its cluster."""
+        if not self._address.follows_announced:
+            return [self._server]
         host = self._server.tls_name or urlsplit(self._server.url).hostname
         tls_name = None if self._host_is_ip(host) else host  # certificates rarely name the announced IP addresses
         others = [

@@ -288,6 +288,15 @@ def add_state_options(parser: argparse._ActionsContainer, *, json: str = "") -> 
         parser.add_argument("--json", action="store_true", help=json)
 
 
+def add_bus_option(parser: argparse._ActionsContainer, help_text: str) -> None:
+    parser.add_argument("--nats", metavar="URL", help=f"{help_text}, or ssh://[user@]host[:port][/folder]")
+    parser.add_argument(
+        "--remote-command",
+        metavar="CMD",
+        help="the runner there, for ssh:// (default agentgym-runner)",
+    )
+
+
 def checked(
     convert: Callable[[str], T], is_valid: Callable[[T], bool], problem: str, name: str = ""
 ) -> Callable[[str], T]:

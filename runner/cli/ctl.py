@@ -12,7 +12,14 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from runner.cli.arguments import Options, add_run_options, add_state_options, at_least, subcommand_parser
+from runner.cli.arguments import (
+    Options,
+    add_bus_option,
+    add_run_options,
+    add_state_options,
+    at_least,
+    subcommand_parser,
+)
 from runner.cli.query_arguments import add_query_argument, protect_negations
 from runner.cli.reports import format_interval
 from runner.cli.terminal import ascii_json, output_stream, print_json, print_stderr, print_table, print_text, safe_text
@@ -29,6 +36,7 @@ from runner.client.follow import (
 )
 from runner.client.node_client import ControlRequestError, NodeClient, RunCommand
 from runner.client.node_folder import LaunchOptions
+from runner.client.ssh import parse_ssh_url
 from runner.client.target import ConnectedNode, Target, connected
 from runner.client.views import (
     BatchView,
@@ -319,6 +327,8 @@ def node_problem(options: argparse.Namespace) -> str:
 
 
 def target_of(options: argparse.Namespace) -> Target:
+    if (options.nats or "").startswith("ssh:"):
+        return Target(ssh=parse_ssh_url(options.nats, options.remote_command))
     url = options.nats or (os.environ.get("NATS_URL") if options.node else None)
     return Target(LaunchOptions(options.config, options.data_dir), url, options.node)
 
@@ -532,7 +542,7 @@ def add_node_options(
 ) -> None:
     group = parser.add_argument_group("node and output")
     add_state_options(group, json=json)
-    group.add_argument("--nats", metavar="URL", help="another bus instead of the node of the state directory")
+    add_bus_option(group, "another bus instead of the node of the state directory")
     group.add_argument("--node", metavar="NAME", help="node on that bus, or on that of NATS_URL")
     group.add_argument("--content", action="store_true", help="show texts of models, environments and programs")
     if changes:

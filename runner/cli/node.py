@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from runner.batch.spec import NODE_FILES, SLOT_FILES
-from runner.bus.address import egress_reader
+from runner.bus.address import egress_reader, read_credential
 from runner.cli.arguments import Options, add_state_options, positive_seconds, subcommand_parser
 from runner.cli.reports import log_to_file
 from runner.cli.run_session import RunSession, read_state
-from runner.cli.terminal import print_json, print_stderr, print_text
+from runner.cli.terminal import ascii_json, output_stream, print_json, print_stderr, print_text
+from runner.client.ssh import MARKER
 from runner.errors import ConfigError, RunnerError
 from runner.node.state_lock import NodeFile, is_node_alive
 from runner.util.files import world_writable_problem
@@ -92,6 +93,8 @@ def main_nats_info(argv: Sequence[str]) -> int:
     except (OSError, ValueError) as exc:
         raise ConfigError(f"{path} cannot be read: {exc}; start the node again") from exc
     running = is_node_alive(data_dir)
+    if options.credential:
+        return _print_credential(node)
     if options.json:
         fields = {"url": node.url, "credential_file": node.credential_file, "node": node.node, "running": running}
         print_json(fields)
@@ -102,9 +105,20 @@ def main_nats_info(argv: Sequence[str]) -> int:
     return 0
 
 
+def _print_credential(node: NodeFile) -> int:
+    """Write address and credential for the client that runs this over SSH, never to a terminal."""
+    if output_stream().isatty():
+        raise ConfigError("--credential prints a password and is meant for a pipe, as ssh:// addresses use it")
+    credential = read_credential(Path(node.credential_file))
+    fields = {"url": node.url, "user": credential.user, "password": credential.password, "node": node.node}
+    output_stream().write(f"{MARKER.decode()}{ascii_json(fields)}\n")
+    return 0
+
+
 def nats_info_parser() -> argparse.ArgumentParser:
     parser = subcommand_parser(
         "nats-info", "Print the URL of the node's broker and the file with its user and password."
     )
     add_state_options(parser, json="print JSON")
+    parser.add_argument("--credential", action="store_true", help="print the password, too, to a pipe, as ssh:// does")
     return parser

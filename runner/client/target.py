@@ -19,6 +19,7 @@ from runner.bus.address import BusAddress, address_from_environ, address_of_node
 from runner.bus.connection import NatsConnection
 from runner.client.node_client import ControlRequestError, NodeClient
 from runner.client.node_folder import LaunchOptions, StateLocator, ensure_node, read_node_file
+from runner.client.ssh import SshNode, forwarded
 from runner.errors import ConfigError
 from runner.events.subjects import DurableNames, live_subject
 from runner.node.state_lock import is_node_alive
@@ -29,7 +30,7 @@ SEARCH_S: Final = 2.5  # for which the heartbeats of nodes are awaited, which co
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The node of a state directory on this machine, or, with ``url``, the ``node`` on another bus.
+    """The node of a state directory on this machine, with ``url`` the ``node`` on another bus, or one through ``ssh``.
 
     Without ``node``, that is the only one on the bus.
     """
@@ -37,6 +38,7 @@ class Target(msgspec.Struct, frozen=True):
     local: LaunchOptions = LaunchOptions()
     url: str | None = None
     node: str | None = None
+    ssh: SshNode | None = None
 
 
 class ConnectedNode(msgspec.Struct, frozen=True):
@@ -53,6 +55,10 @@ async def connected(target: Target, *, starts: bool = False) -> AsyncIterator[Co
     Raises ``ControlRequestError`` if there is none, ``RunnerError`` if the bus cannot be reached.
     """
     names = DurableNames()
+    if target.ssh is not None:
+        async with forwarded(target.ssh) as (here, name), await _open(here) as connection:
+            yield _connected(name, connection, names)
+        return
     if target.url is None:
         data_dir, names = await _local_folder(target.local, starts=starts)
         read_address: Callable[[], BusAddress | None] = partial(address_of_node, data_dir)
@@ -62,14 +68,22 @@ async def connected(target: Target, *, starts: bool = False) -> AsyncIterator[Co
     address = read_address()
     if address is None:
         raise ConfigError("the node's address is missing; start it again")
-    async with await NatsConnection.open(address, name="agentgym-ctl", read_address=read_address) as connection:
+    async with await _open(address, read_address) as connection:
         if target.url is None:
             found = read_node_file(data_dir)
             name = found.node if found is not None else ""
         else:
             name = target.node or await _only_node(connection)
-        client = NodeClient(lambda: connection, lambda _: name, to_start="run `agentgym-runner node`")
-        yield ConnectedNode(name, client, connection, names)
+        yield _connected(name, connection, names)
+
+
+async def _open(address: BusAddress, read_address: Callable[[], BusAddress | None] | None = None) -> NatsConnection:
+    return await NatsConnection.open(address, name="agentgym-ctl", read_address=read_address)
+
+
+def _connected(name: str, connection: NatsConnection, names: DurableNames) -> ConnectedNode:
+    client = NodeClient(lambda: connection, lambda _: name, to_start="run `agentgym-runner node`")
+    return ConnectedNode(name, client, connection, names)
 
 
 async def _local_folder(options: LaunchOptions, *, starts: bool) -> tuple[Path, DurableNames]:
