@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
+from runner.bus.errors import BusError
 from runner.cli.arguments import (
     Options,
     add_bus_option,
@@ -35,8 +36,8 @@ from runner.client.follow import (
     episode_details,
 )
 from runner.client.node_client import ControlRequestError, NodeClient, RunCommand
-from runner.client.node_folder import LaunchOptions
-from runner.client.ssh import parse_ssh_url
+from runner.client.node_folder import LaunchOptions, NodeStartError
+from runner.client.ssh import SshError, parse_ssh_url
 from runner.client.target import ConnectedNode, Target, connected
 from runner.client.views import (
     BatchView,
@@ -58,14 +59,19 @@ from runner.client.views import (
     listing,
     view_of,
 )
-from runner.errors import RunnerError
-from runner.events.control import BatchState, EpisodesArgs, LogsArgs, NodeList, ReplayArgs, StartArgs
+from runner.errors import ConfigError, RunnerError
+from runner.events.control import ERRORS, BatchState, EpisodesArgs, LogsArgs, NodeList, ReplayArgs, StartArgs
 from runner.store.episode_file import decode_episode
 from runner.types import Budget
 from runner.util.argument_parser import SafeArgumentParser, suggestion
 from runner.util.clock import is_ulid, new_ulid
 from runner.util.display_text import one_line
 
+OWN_CODES: Final = frozenset(
+    {"unknown_agent", "unknown_model", "not_found", "not_queued", "nothing_left", "queue_full"}
+)
+"""Codes of errors whose texts have nothing but names of the profile and ids."""
+MIN_EPISODE_CHARS: Final = 4
 MAX_NAMED: Final = 5
 """Maximum number of ids that the message about an ambiguous one names."""
 MAX_STEPS: Final = 5
@@ -98,15 +104,38 @@ class Ctl:
         change = self.client.start_server if self.options.action == "start" else self.client.stop_server
         return view_of(ServerView, await change(self.options.env), self.quote)
 
+    async def _find(self, *, episodes: bool = False) -> tuple[str, list[BatchState]]:
+        """Return the id that the options name and its batches; none for an ``episode``, which may be shortened, too."""
+        text = self.options.id
+        try:
+            run_id, batches = find_batches(await self.client.fetch_list(), text)
+            if batches:
+                return run_id, batches
+            batches = (await self.client.fetch_list(run_id)).batches  # older than those that are listed
+        except ControlRequestError as exc:
+            if exc.code != "not_found" or not episodes or not text.isalnum() or len(text) < MIN_EPISODE_CHARS:
+                raise
+            args = EpisodesArgs(query=f"id:{text.upper()}* OR id:*{text.upper()}", limit=2)
+            found = [each.episode_id for each in await self.client.fetch_episodes(args)]
+            if not found:
+                raise
+            if len(found) > 1:
+                text = f"{one_line(text)} names several episodes"
+                raise ControlRequestError(text, "give more of the id", "ambiguous") from exc
+            return found[0], []
+        if not batches and not episodes:
+            raise ControlRequestError(f"no batch has the id {run_id}", "list shows what there is", "not_found")
+        return run_id, batches
+
     async def show(self) -> Shown:
-        run_id, batches = find_batches(await self.client.fetch_list(), self.options.id)
+        run_id, batches = await self._find(episodes=True)
         if batches:
             return Shown(batches=[view_of(BatchView, batch, self.quote) for batch in batches], episode=None)
         data = await self.client.fetch_episode(run_id)
         return Shown(batches=[], episode=episode_details(data, run_id, self.quote, self.options.steps))
 
     async def results(self) -> Results:
-        run_id, _ = find_batches(await self.client.fetch_list(), self.options.id)
+        run_id, _ = await self._find()
         found = await self.client.fetch_results(run_id)
         clusters = [view_of(ClusterView, cluster, self.quote) for cluster in found.clusters]
         return view_of(Results, found, self.quote, clusters=clusters)
@@ -129,25 +158,28 @@ class Ctl:
 
     async def command(self, name: RunCommand) -> Order:
         """Pause, resume, step or cancel; what is so already is no failure."""
-        listed = await self.client.fetch_list()
         if self.options.all:
-            targets, send = listed.batches, partial(self.client.command_all, name)
+            targets, send = (await self.client.fetch_list()).batches, partial(self.client.command_all, name)
         else:
-            run_id, targets = find_batches(listed, self.options.id)
+            run_id, targets = await self._find(episodes=True)
             kind = "batch_id" if targets else "episode_id"
             send = partial(self.client.command, name, **{kind: run_id})
+        concerned = [batch for batch in targets if _may(name, batch)]
         if self.options.dry_run:
-            return self._order(targets, changed=False, dry_run=True)
+            return self._order(concerned, changed=False, dry_run=True)
         try:
             await send()
         except ControlRequestError as exc:
-            if exc.code != "not_running" or name == "step":
+            is_so = name == "cancel" or (name == "pause" and any(map(_is_paused, targets)))
+            if exc.code != "not_running" or not is_so:
                 raise
-            return self._order(targets, changed=False)
-        return await self._after(targets)
+            return self._order(concerned, changed=False)
+        after = await self._after(targets)
+        after.changed = name == "step" or not targets or after.batches != self._order(targets, changed=True).batches
+        return after
 
     async def move(self) -> Order:
-        run_id, batches = find_batches(await self.client.fetch_list(), self.options.id)
+        run_id, batches = await self._find()
         if not self.options.dry_run:
             await self.client.move(run_id, self.options.to)
         return await self._after(batches)
@@ -160,12 +192,11 @@ class Ctl:
         return self._order(left, changed=not self.options.dry_run, dry_run=self.options.dry_run)
 
     async def again(self) -> Order:
-        listed = await self.client.fetch_list()
-        run_id, batches = find_batches(listed, self.options.id)
+        run_id, batches = await self._find()
         new_id = self.options.batch_id or new_ulid()
         if self.options.dry_run:
             return self._order(batches, changed=False, dry_run=True)
-        known = _of_run(listed, new_id)
+        known = self.options.batch_id and (await self.client.fetch_list(new_id)).batches
         only: Literal["errors", "all"] = "errors" if self.options.errors else "all"
         started = await self.client.replay(ReplayArgs(batch_id=run_id, only=only, new_batch_id=new_id))
         return self._order(started, changed=not known, n_episodes=sum(batch.n_planned for batch in started))
@@ -176,14 +207,12 @@ class Ctl:
         if self.options.dry_run:
             n_episodes = _n_episodes(args)
             return self._order([], changed=False, dry_run=True, n_episodes=n_episodes)
-        known = _of_run(listed, args.batch_id)
+        known = self.options.batch_id and (await self.client.fetch_list(args.batch_id)).batches
         started = await self.client.start(args)
         return self._order(started, changed=not known, n_episodes=sum(batch.n_planned for batch in started))
 
     async def followed(self) -> tuple[str, list[str]]:
-        run_id, batches = find_batches(await self.client.fetch_list(), self.options.id)
-        if not batches:
-            raise ControlRequestError("only batches and batteries are followed", "show prints an episode", "invalid")
+        run_id, batches = await self._find()
         return run_id, [batch.batch_id for batch in batches]
 
     def _order(self, batches: Sequence[BatchState], **fields: Any) -> Order:  # noqa: ANN401 - fields of the struct
@@ -204,8 +233,10 @@ def find_batches(listed: NodeList, text: str) -> tuple[str, list[BatchState]]:
     if text == "last":
         if not listed.batches:
             raise ControlRequestError("the node has no batch yet", "start one with submit", "not_found")
-        text = listed.batches[0].battery_id or listed.batches[0].batch_id
+        text = max(batch.battery_id or batch.batch_id for batch in listed.batches)
     part = text.upper()
+    if not part:
+        raise ControlRequestError("the ID is empty", "list shows what there is", "not_found")
     ids = dict.fromkeys(each for batch in listed.batches for each in (batch.battery_id, batch.batch_id) if each)
     found = [part] if part in ids else [each for each in ids if each.startswith(part) or each.endswith(part)]
     if len(found) > 1:
@@ -218,6 +249,17 @@ def find_batches(listed: NodeList, text: str) -> tuple[str, list[BatchState]]:
     if is_ulid(part):
         return part, []
     raise ControlRequestError(f"no batch has an id with {one_line(text)}", "list shows what there is", "not_found")
+
+
+def _is_paused(batch: BatchState) -> bool:
+    return batch.paused or batch.status == "paused"
+
+
+def _may(name: RunCommand, batch: BatchState) -> bool:
+    """Return whether a command concerns a batch."""
+    if name == "resume":
+        return _is_paused(batch) or batch.status == "interrupted"
+    return batch.status in ("queued", "running", "paused") and not (name == "pause" and _is_paused(batch))
 
 
 def _of_run(listed: NodeList, run_id: str) -> list[BatchState]:
@@ -277,28 +319,41 @@ def _n_episodes(args: StartArgs) -> int:
 
 def main_ctl(argv: Sequence[str]) -> int:
     parser = ctl_parser()
-    options = parser.parse_args(protect_negations(argv))
+    options = parser.parse_args(protect_negations(argv) if "episodes" in argv[:1] else argv)
     if options.command == "episodes":
         options.query = " ".join(options.query)
+    is_lines = options.command == "follow" or getattr(options, "wait", False) or getattr(options, "follow", False)
     problem = _usage_problem(options)
     if problem:
         parser.error(problem)
     try:
         return asyncio.run(_run(options))
     except (ControlRequestError, RunnerError) as exc:
-        failure = failure_of(exc)
+        failure, code = failure_of(exc, Quotes(content=options.content)), 2 if isinstance(exc, ConfigError) else 1
     if options.json:
-        print_json(Document(command=options.command, node=None, ok=False, error=failure))
+        document = Document(command=options.command, node=None, ok=False, error=failure)
+        output_stream().write(ascii_json(document, None if is_lines else 2) + "\n")
     else:
-        text = "; ".join(filter(None, (failure.message, failure.hint)))
+        detail = None if failure.detail is None else failure.detail.text or "--content shows the node's reason"
+        text = "; ".join(filter(None, (failure.message, failure.hint, detail)))
         print_stderr(f"agentgym-runner ctl {options.command}: {text}")
-    return 1
+    return code
 
 
-def failure_of(exc: Exception) -> Failure:
-    """Return why a command failed; its texts may repeat those of a node, and are made safe."""
-    code, hint = (exc.code or "unreachable", exc.hint) if isinstance(exc, ControlRequestError) else ("invalid", "")
-    return Failure(code=code, message=Quotes.visible(str(exc)), hint=Quotes.visible(hint))
+def failure_of(exc: Exception, quote: Quotes) -> Failure:
+    """Return why a command failed; the reason of a node may quote a server, so it is wrapped."""
+    if isinstance(exc, ControlRequestError):
+        message, code, hint = str(exc), exc.code or "unreachable", exc.hint
+        if code in ERRORS and code not in OWN_CODES:
+            reason = quote("; ".join(filter(None, (message, hint))))
+            return Failure(code=code, message=ERRORS[code], hint="", detail=reason)
+    elif isinstance(exc, NodeStartError):
+        text = "the node could not be started; see its logs"
+        return Failure(code="unreachable", message=text, hint="", detail=quote(str(exc)))
+    else:
+        message, hint = str(exc), ""
+        code = "unreachable" if isinstance(exc, BusError | SshError) else "invalid"
+    return Failure(code=code, message=Quotes.visible(message), hint=Quotes.visible(hint))
 
 
 def _usage_problem(options: argparse.Namespace) -> str:
@@ -341,7 +396,9 @@ async def _run(options: argparse.Namespace) -> int:
             return await _follow(ctl, *await ctl.followed(), steps=True)
         result = await _VERBS[options.command](ctl)
         waits = options.command in ("submit", "again") and (options.wait or options.follow) and not options.dry_run
-        if not (waits and options.json):
+        if waits and options.json:
+            _write_line(ascii_json(Document(command=options.command, node=node.name, ok=True, result=result)))
+        else:
             _print(options, node.name, options.command, result)
         if not waits:
             return 0
@@ -402,7 +459,9 @@ def _print(options: argparse.Namespace, node: str, command: str, result: msgspec
         case Results():
             _print_results(result)
         case EpisodeList():
-            rows = [(each.episode_id, each.env, str(each.task_index), each.outcome) for each in result.episodes]
+            rows = [
+                (each.episode_id, each.env, str(each.task_index), each.outcome or "unknown") for each in result.episodes
+            ]
             print_table("Episodes", ("episode", "environment", "task", "outcome"), rows)
         case ComparedEpisodes():
             where = "the same" if result.divergence is None else f"different from step {result.divergence} on"
@@ -452,10 +511,10 @@ def follow_line(item: FollowItem) -> str:
         case StepItem():
             texts = [quoted.text for quoted in (item.action, item.observation) if quoted is not None and quoted.text]
             shown = "".join(f"  {one_line(text, 120)}" for text in texts)
-            return f"{item.episode_id[-6:]}  step {item.index}  reward {item.reward:g}{shown}"
+            return f"{item.episode_id}  step {item.index}  reward {item.reward:g}{shown}"
         case EpisodeItem():
             outcome, reward = item.outcome or "ended", "-" if item.reward is None else f"{item.reward:g}"
-            name = f"{item.episode_id[-6:]}  {item.env} task {item.task_index}"
+            name = f"{item.episode_id}  {item.env} task {item.task_index}"
             return f"{name}  {outcome}  reward {reward}  {item.rounds} rounds"
         case BatchItem():
             rate = "-" if item.success_rate is None else f"{item.success_rate:.1%}"
@@ -512,7 +571,7 @@ def _add_reading(add: Callable[..., SafeArgumentParser]) -> None:
     compare.add_argument("left", metavar="A", help="id of an episode")
     compare.add_argument("right", metavar="B", help="id of an episode")
     logs = add("logs", "show the last lines of a log of the node, with --content")
-    logs.add_argument("log", metavar="NAME", nargs="?", default="runner.log", help="name (default runner.log)")
+    logs.add_argument("log", metavar="NAME", nargs="?", help="name of the log (default: the first)")
     logs.add_argument("--lines", type=at_least(1), default=50, metavar="N", help="up to 500 (default 50)")
     follow = add("follow", "print each step and episode of a batch until it ends", target="optional")
     follow.set_defaults(id="last")

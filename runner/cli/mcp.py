@@ -135,7 +135,7 @@ async def _call(name: str, tool: Tool, arguments: object, ctl: Ctl) -> Document:
         fixed = {"content": ctl.options.content, "dry_run": False, "all": False}
         result = await tool.call(Ctl(ctl.node, argparse.Namespace(**given | fixed)))
     except (ControlRequestError, RunnerError, msgspec.ValidationError) as exc:
-        return Document(command=name, node=ctl.node.name, ok=False, error=failure_of(exc))
+        return Document(command=name, node=ctl.node.name, ok=False, error=failure_of(exc, ctl.quote))
     return Document(command=name, node=ctl.node.name, ok=True, result=result)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -31,18 +31,21 @@ from runner.client.views import (
 )
 from runner.errors import RunnerError
 from runner.events.codec import DurableRow, LiveRow, decode_item
-from runner.events.control import NodeList
-from runner.events.durable import BatchCompleted, EpisodeCompleted
+from runner.events.control import BatchState, EpisodeEntry, EpisodesArgs
+from runner.events.durable import BatchCompleted, BatteryCompleted, EpisodeCompleted
 from runner.events.live import EpisodeStarted, Timestep
 from runner.events.subjects import LiveChannel, live_subject
 from runner.store.episode_file import decode_episode
 from runner.subscribe.messages import BusMessage, Notice
 from runner.subscribe.subscription import Subscription
-from runner.types import ActionContent, TimeStep
+from runner.types import ActionContent, Outcome, TimeStep
 from runner.util.clock import ulid_milliseconds
 from runner.util.json_accessors import as_dict, content_text
 
-MARGIN: Final = timedelta(seconds=5)  # before the id of the oldest batch was made, for clocks that differ
+MARGIN: Final = timedelta(minutes=5)  # before the id of the oldest batch was made, for clocks that differ
+MAX_AGE_S: Final = 365 * 86_400.0
+MAX_SILENCE_S: Final = 60.0  # of the node after which nothing is awaited any more
+PAGE: Final = 200
 CHECK_S: Final = 2.0  # between requests for the state of the batches: a killed node publishes no end
 LIVE: Final[tuple[LiveChannel, ...]] = ("episode", "timestep")
 ENDED: Final = ("completed", "cancelled", "interrupted")
@@ -127,8 +130,18 @@ RESULTS: Final[dict[str, Any]] = {
 """Type of ``Document.result`` by command; ``follow`` prints a document for each item."""
 
 
+class _Batch:
+    """What is known of a followed batch: the episodes that were items, and its end once that was announced."""
+
+    def __init__(self) -> None:
+        self.shown: set[str] = set()
+        self.n_errors = 0
+        self.end: BatchItem | None = None
+        self.end_since_s = 0.0
+
+
 class Follower:
-    """Follows batches until all have ended: each durable event once, over restarts of the broker and the node.
+    """Follows batches until all have ended: each ended episode and batch once, over restarts of broker and node.
 
     Args:
         node: the node that plays them.
@@ -144,13 +157,20 @@ class Follower:
     def __init__(
         self, node: ConnectedNode, run_id: str, batch_ids: Collection[str], quote: Quotes, *, steps: bool = True
     ) -> None:
-        self._node, self._quote, self._steps = node, quote, steps
-        self._run_id, self._running = run_id, set(batch_ids)
+        self._node, self._quote, self._steps, self._run_id = node, quote, steps, run_id
+        self._running = {batch_id: _Batch() for batch_id in batch_ids}
+        self._is_battery = run_id not in batch_ids
         oldest_ms = min(map(ulid_milliseconds, (run_id, *batch_ids)))
-        self._since = datetime.now(UTC) - datetime.fromtimestamp(oldest_ms / 1000, UTC) + MARGIN
-        self._shown: dict[str, set[int]] = {}
-        """Indices of the steps that were items, by the episodes of the batches that are known to run."""
-        self._late_since: dict[str, float] = {}
+        age_s = time.time() - oldest_ms / 1000
+        self._since = timedelta(seconds=min(max(age_s, 0.0), MAX_AGE_S)) + MARGIN
+        self._others: set[str] = set()
+        """Batches that do not belong to the run."""
+        self._undecided: list[EpisodeCompleted | BatchCompleted] = []
+        self._steps_shown: dict[str, set[int]] = {}
+        """Indices of the steps that were items, by running episode."""
+        self._ended_episodes: set[str] = set()
+        self._silent_since_s: float | None = None
+        self._idle_since_s: float | None = None
         self.ended: dict[str, BatchItem] = {}
 
     @property
@@ -161,13 +181,16 @@ class Follower:
         return int(any(batch.status != "completed" or batch.n_errors for batch in self.ended.values()))
 
     async def items(self) -> AsyncIterator[FollowItem]:
-        """Yield items until every batch has ended; raises ``RunnerError`` if the bus cannot be read."""
+        """Yield items until every batch has ended.
+
+        Raises ``ControlRequestError`` if the node stays away, ``RunnerError`` if the bus cannot be read.
+        """
         node, names = self._node, self._node.names
-        patterns = [names.episode_completed, names.eval_batch]
+        patterns = [names.episode_completed, names.eval_batch, names.eval_battery]
         patterns += [live_subject(channel, node.name) for channel in LIVE] if self._steps else []
         checked_s = time.monotonic()
         async with Subscription(node.connection, patterns=patterns, since=self._since, names=names) as subscription:
-            while self._running or await self._find_more():
+            while self._running or self._is_battery:
                 received: Sequence[BusMessage | Notice] = ()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(CHECK_S):
@@ -176,8 +199,8 @@ class Follower:
                     async for item in self._read(each):
                         yield item
                 if time.monotonic() - checked_s >= CHECK_S:
-                    for ended in await self._ended_without_event():
-                        yield ended
+                    async for item in self._check():
+                        yield item
                     checked_s = time.monotonic()
 
     async def _read(self, message: BusMessage | Notice) -> AsyncIterator[FollowItem]:
@@ -185,28 +208,53 @@ class Follower:
             yield GapItem(text=self._quote.visible(message.text))
         elif isinstance(message.decoded, LiveRow):
             for live in map(decode_item, message.decoded.batch.items):
-                if isinstance(live, EpisodeStarted) and live.batch_id in self._running:
-                    self._shown.setdefault(live.episode_id, set())
+                if isinstance(live, EpisodeStarted):
+                    is_mine = self._run_id in (live.batch_id, live.battery_id)
+                    if is_mine and live.episode_id not in self._ended_episodes:
+                        self._steps_shown.setdefault(live.episode_id, set())
                 elif isinstance(live, Timestep) and self._is_new(live.episode_id, live.index):
                     yield step_item(live.episode_id, live, self._quote)
         elif isinstance(message.decoded, DurableRow):
             match message.decoded.event:
-                case EpisodeCompleted() as event if event.batch_id in self._running:
-                    async for item in self._end_episode(event):
+                case BatteryCompleted() as event:
+                    self._is_battery &= event.battery_id != self._run_id
+                case EpisodeCompleted() | BatchCompleted() as event:
+                    async for item in self._end(event):
                         yield item
-                case BatchCompleted() as event if event.batch_id in self._running:
-                    yield self._end_batch(view_of(BatchItem, event, self._quote))
+
+    async def _end(self, event: EpisodeCompleted | BatchCompleted) -> AsyncIterator[FollowItem]:
+        if isinstance(event, BatchCompleted) and event.battery_id == self._run_id:
+            self._add(event.batch_id)
+        if event.batch_id is None or event.batch_id in self._others:
+            return
+        if event.batch_id not in self._running and event.batch_id not in self.ended:
+            self._undecided.append(event)  # a part that was planned since; the node's list has it
+            return
+        if isinstance(event, EpisodeCompleted):
+            async for item in self._end_episode(event):
+                yield item
+        elif (batch := self._running.get(event.batch_id)) is not None:
+            batch.end, batch.end_since_s = view_of(BatchItem, event, self._quote), time.monotonic()
+            if event.status != "interrupted" and len(batch.shown) >= event.n_episodes:
+                yield self._end_batch(batch.end)
+
+    def _add(self, batch_id: str) -> None:
+        if batch_id not in self.ended:
+            self._running.setdefault(batch_id, _Batch())
 
     def _is_new(self, episode_id: str, index: int) -> bool:
         """Note that a step is an item now; False for a step of another batch, and for one that was an item before."""
-        shown = self._shown.get(episode_id)
+        shown = self._steps_shown.get(episode_id)
         if shown is None or index in shown:
             return False
         shown.add(index)
         return True
 
-    async def _end_episode(self, event: EpisodeCompleted) -> AsyncIterator[FollowItem]:
-        shown = self._shown.setdefault(event.episode_id, set())
+    async def _end_episode(self, event: EpisodeCompleted | EpisodeEntry) -> AsyncIterator[FollowItem]:
+        if event.episode_id in self._ended_episodes:
+            return
+        self._ended_episodes.add(event.episode_id)
+        shown = self._steps_shown.setdefault(event.episode_id, set())
         if self._steps and len(shown) < event.rounds:
             try:
                 data = await self._node.client.fetch_episode(event.episode_id)
@@ -216,44 +264,78 @@ class Follower:
             except (ControlRequestError, RunnerError) as exc:
                 text = f"{event.rounds - len(shown)} steps of episode {event.episode_id} are missing: {exc}"
                 yield GapItem(text=self._quote.visible(text))
-        shown.update(range(event.rounds))  # live items that arrive later are none
+        del self._steps_shown[event.episode_id]  # live items that arrive later are none
+        if (batch := self._running.get(event.batch_id or "")) is not None:
+            batch.shown.add(event.episode_id)
+            batch.n_errors += event.outcome == Outcome.ERROR
         yield view_of(EpisodeItem, event, self._quote)
 
-    def _end_batch(self, batch: BatchItem) -> BatchItem:
-        self._running.discard(batch.batch_id)
-        self.ended[batch.batch_id] = batch
-        return batch
+    def _end_batch(self, end: BatchItem) -> BatchItem:
+        self._running.pop(end.batch_id, None)
+        self.ended[end.batch_id] = end
+        return end
 
-    async def _find_more(self) -> bool:
-        """Return whether the battery has batches that have not ended."""
-        with contextlib.suppress(ControlRequestError):
-            self._add_parts(await self._node.client.fetch_list())
-        return bool(self._running)
+    async def _check(self) -> AsyncIterator[FollowItem]:
+        """Compare with the node's list: parts that were planned since, and ends whose events do not come.
 
-    def _add_parts(self, listed: NodeList) -> None:
-        known = {each.batch_id for each in listed.batches if self._run_id in (each.batch_id, each.battery_id)}
-        self._running |= known - self.ended.keys()
-
-    async def _ended_without_event(self) -> list[BatchItem]:
-        """Return the batches that have ended by the node's list, and whose event has not come for ``GRACE_S``.
-
-        A node that was killed publishes no end of its batches.
+        A node that was killed publishes no end of its batches, and a broker may have lost old events.
         """
+        now_s = time.monotonic()
         try:
-            listed = await self._node.client.fetch_list()
-        except ControlRequestError:  # it may be starting again
-            return []
-        states = {batch.batch_id: batch for batch in listed.batches}
-        self._add_parts(listed)
-        now_s, ended = time.monotonic(), []
-        for batch_id in sorted(self._running):
-            state = states.get(batch_id)
-            if state is None or state.status not in ENDED:
-                self._late_since.pop(batch_id, None)
-            elif now_s - self._late_since.setdefault(batch_id, now_s) >= GRACE_S:
-                others = {"n_episodes": state.n_done, "n_errors": None, "success_rate": None, "mean_reward": None}
-                ended.append(self._end_batch(view_of(BatchItem, state, self._quote, **others)))
-        return ended
+            listed = await self._node.client.fetch_list(self._run_id)
+        except ControlRequestError as exc:
+            self._silent_since_s = now_s if self._silent_since_s is None else self._silent_since_s
+            if now_s - self._silent_since_s > MAX_SILENCE_S:
+                hint = "start it again; resume plays what is left of its batches"
+                raise ControlRequestError(f"node {self._node.name} does not answer", hint, "unreachable") from exc
+            return
+        self._silent_since_s = None
+        for state in listed.batches:
+            self._add(state.batch_id)
+        undecided, self._undecided = self._undecided, []
+        for event in undecided:
+            if event.batch_id is not None and event.batch_id not in self._running:
+                self._others.add(event.batch_id)
+            async for item in self._end(event):
+                yield item
+        for state in listed.batches:
+            async for item in self._close(state):
+                yield item
+        self._idle_since_s = None if self._running else self._idle_since_s or now_s
+        if self._idle_since_s is not None and now_s - self._idle_since_s >= GRACE_S:
+            self._is_battery = False
+
+    async def _close(self, state: BatchState) -> AsyncIterator[FollowItem]:
+        """End a batch that has ended by the node's list for ``GRACE_S``; the node has what no event announced."""
+        if (batch := self._running.get(state.batch_id)) is None:
+            return
+        if state.status not in ENDED:
+            batch.end, batch.end_since_s = None, 0.0
+            return
+        batch.end_since_s = batch.end_since_s or time.monotonic()
+        if time.monotonic() - batch.end_since_s < GRACE_S:
+            return
+        async for item in self._missing_episodes(state.batch_id, batch):
+            yield item
+        others = {"n_episodes": state.n_done, "n_errors": batch.n_errors, "success_rate": None, "mean_reward": None}
+        yield self._end_batch(batch.end or view_of(BatchItem, state, self._quote, **others))
+
+    async def _missing_episodes(self, batch_id: str, batch: _Batch) -> AsyncIterator[FollowItem]:
+        """Read the ended episodes from the node whose events did not come."""
+        before: str | None = None
+        while True:
+            args = EpisodesArgs(query=f"batch:{batch_id}", limit=PAGE, before=before)
+            try:
+                found = await self._node.client.fetch_episodes(args)
+            except ControlRequestError as exc:
+                yield GapItem(text=self._quote.visible(f"ended episodes of batch {batch_id} may be missing: {exc}"))
+                return
+            for entry in found[::-1]:
+                async for item in self._end_episode(entry):
+                    yield item
+            if len(found) < PAGE:
+                return
+            before = found[-1].episode_id
 
 
 def episode_details(data: bytes, episode_id: str, quote: Quotes, n_steps: int) -> EpisodeDetails:

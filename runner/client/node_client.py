@@ -21,6 +21,7 @@ from runner.events.control import (
     EpisodeChunk,
     EpisodeEntry,
     EpisodesArgs,
+    ListArgs,
     LogLines,
     LogsArgs,
     MoveArgs,
@@ -45,9 +46,10 @@ if TYPE_CHECKING:
     from runner.bus.connection import NatsConnection
 
 TIMEOUT_S: Final = 5.0  # to wait for a reply
+SLOW_TIMEOUT_S: Final = 30.0  # where the node reads its index
 REPEAT_S: Final = 1.5  # after which a request without a reply is sent again if its operation is one of ``REPEATABLE``
 REPEATABLE: Final = frozenset(
-    {"start", "move", "replay", "episode", "annotate", "health", "list", "results", "episodes", "logs"}
+    {"start", "move", "replay", "episode", "annotate", "health", "list", "logs"}
 )  # twice is as once
 RETRY_INTERVAL_S: Final = 0.25  # between attempts while no node answers
 MAX_RETRIES: Final = 10  # repeating is safe, because a request without a responder reached no node
@@ -118,10 +120,10 @@ class NodeClient:
 
     async def fetch_results(self, run_id: str) -> RunResults:
         """Fetch what the stored episodes of a batch or battery show."""
-        return await self._request("results", ResultsArgs(batch_id=run_id), RunResults)
+        return await self._request("results", ResultsArgs(batch_id=run_id), RunResults, SLOW_TIMEOUT_S)
 
     async def fetch_episodes(self, args: EpisodesArgs) -> list[EpisodeEntry]:
-        return await self._request("episodes", args, list[EpisodeEntry])
+        return await self._request("episodes", args, list[EpisodeEntry], SLOW_TIMEOUT_S)
 
     async def fetch_logs(self, args: LogsArgs) -> LogLines:
         return await self._request("logs", args, LogLines)
@@ -142,8 +144,9 @@ class NodeClient:
         """Send the earlier events of the node to its external broker; return their number."""
         return (await self._command("send_history", NoArgs(), SentHistory)).n
 
-    async def fetch_list(self) -> NodeList:
-        return await self._request("list", NoArgs(), NodeList)
+    async def fetch_list(self, run_id: str | None = None) -> NodeList:
+        """Fetch what the node can play, and its batches, or only those of a batch or battery."""
+        return await self._request("list", ListArgs(batch_id=run_id), NodeList)
 
     async def fetch_health(self) -> NodeHealth:
         return await self._request("health", NoArgs(), NodeHealth)
@@ -177,7 +180,13 @@ class NodeClient:
         self._on_command()
         return reply
 
-    async def _request(self, op: Op, args: Any, result: type[_ResultT]) -> _ResultT:  # noqa: ANN401 - one of ``ARGS``
+    async def _request(
+        self,
+        op: Op,
+        args: Any,  # noqa: ANN401 - one of ``ARGS``
+        result: type[_ResultT],
+        timeout_s: float | None = None,
+    ) -> _ResultT:
         connection = self._connection()
         if connection is None or not connection.connected:
             hint = "wait for the connection" + f", or {self._to_start} to start the node" * bool(self._to_start)
@@ -186,13 +195,13 @@ class NodeClient:
         if _NODE_NAME.fullmatch(node) is None:  # the name may come from the bus and becomes part of a subject
             raise ControlRequestError(f"{op}: {node!r} is not a valid node name")
         request = ControlRequest(id=os.urandom(8).hex(), op=op, args=msgspec.Raw(msgspec.json.encode(args)))
-        reply = await self._send(connection, node, request)
+        reply = await self._send(connection, node, request, timeout_s or self._timeout_s)
         try:
             return msgspec.json.decode(reply, type=result)
         except (ValueError, RecursionError) as exc:
             raise ControlRequestError(f"{op}: {node} sent an unreadable reply", _OTHER_VERSION) from exc
 
-    async def _send(self, connection: NatsConnection, node: str, request: ControlRequest) -> bytes:
+    async def _send(self, connection: NatsConnection, node: str, request: ControlRequest, timeout_s: float) -> bytes:
         from runner.bus.rpc import send_request
 
         subject, message = control_subject(node), msgspec.json.encode(request)
@@ -200,7 +209,7 @@ class NodeClient:
         for attempt in range(1 + MAX_RETRIES):  # after a restart of its broker a node takes a moment to subscribe
             await asyncio.sleep(RETRY_INTERVAL_S if attempt else 0)
             try:
-                payload = await send_request(connection, subject, message, timeout_s=self._timeout_s, repeat_s=repeat_s)
+                payload = await send_request(connection, subject, message, timeout_s=timeout_s, repeat_s=repeat_s)
             except RunnerError as exc:
                 raise ControlRequestError(f"{request.op}: {exc}") from exc
             if payload is not None:

@@ -201,13 +201,14 @@ class ComparedEpisodes(msgspec.Struct, kw_only=True):
 
 
 class Failure(msgspec.Struct, kw_only=True):
-    """Why a command failed."""
+    """Why a command failed; ``message`` and ``hint`` are texts of this program."""
 
     code: Annotated[
         str, Meta(description="that of the node's reply; `unreachable`, `invalid` or `ambiguous` otherwise")
     ]
     message: str
     hint: str
+    detail: Annotated[Quoted | None, Meta(description="reason of the node or of a server")] = None
 
 
 class Document(msgspec.Struct, kw_only=True):

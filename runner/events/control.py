@@ -22,7 +22,6 @@ from runner.types.fields import (
     ModelName,
     NodeStatus,
     Pid,
-    Reward,
     StorageProblem,
     TaskIndex,
     WaitingFor,
@@ -165,6 +164,14 @@ class TargetArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ] = False
 
 
+class ListArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Batches of this node, and what a `start` may name."""
+
+    batch_id: Annotated[
+        str | None, Meta(description="only this batch, or those of this battery, whatever their number; null: all")
+    ] = None
+
+
 class MoveArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Move a batch that waits, or the waiting batches of a battery, to another place in the queue."""
 
@@ -191,7 +198,7 @@ class EpisodesArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class LogsArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Return the last lines of a log of the node, and the names of its logs."""
 
-    log: Annotated[str, Meta(description="one of the names")] = "runner.log"
+    log: Annotated[str | None, Meta(description="one of the names; null: the first")] = None
     n_lines: Annotated[int, Meta(ge=1, le=500)] = 50
 
 
@@ -260,6 +267,7 @@ class NoArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 Args: TypeAlias = (
     StartArgs
     | TargetArgs
+    | ListArgs
     | MoveArgs
     | ResultsArgs
     | EpisodesArgs
@@ -282,7 +290,7 @@ ARGS: Final[dict[Op, type[Args]]] = {
     "episode": EpisodeArgs,
     "annotate": AnnotateArgs,
     "health": NoArgs,
-    "list": NoArgs,
+    "list": ListArgs,
     "results": ResultsArgs,
     "episodes": EpisodesArgs,
     "logs": LogsArgs,
@@ -383,9 +391,9 @@ class EpisodeEntry(msgspec.Struct, kw_only=True):
     task_index: TaskIndex
     attempt: Annotated[int, Meta(description="number of earlier attempts at the task in this batch")]
     ended_at: Annotated[datetime, Meta(description="when it ended")]
-    outcome: Annotated[str, Meta(description="how it ended")]
-    success: Annotated[bool, Meta(description="verdict of the environment")]
-    reward: Reward
+    outcome: Annotated[str | None, Meta(description="how it ended; null if its file does not have it")]
+    success: Annotated[bool | None, Meta(description="verdict of the environment; null if its file does not have it")]
+    reward: Annotated[float | None, Meta(description="sum of the rewards; null if its file does not have it")]
     rounds: Annotated[int, Meta(description="number of timesteps")]
     duration_s: Annotated[float, Meta(description="duration in seconds, pauses excluded")]
     cost: Annotated[float | None, Meta(description="cost of all timesteps; null when no price is known")]

@@ -41,6 +41,7 @@ from runner.events.control import (
     EpisodeEntry,
     EpisodesArgs,
     FailureCluster,
+    ListArgs,
     LogLines,
     LogsArgs,
     MoveArgs,
@@ -69,7 +70,9 @@ from runner.query.syntax import QueryError
 from runner.results.clusters import find_clusters
 from runner.results.summary import Selection, summarize_results
 from runner.store.episode_file import shared_fields
+from runner.store.index_schema import EpisodeRow
 from runner.store.notes import InvalidNote, Notes
+from runner.types import is_result_unknown
 from runner.types.notes import Note, NoteChange
 from runner.util.clock import is_ulid, new_ulid
 from runner.util.display_text import mask, one_line, sanitize
@@ -265,7 +268,11 @@ def check_same(args: StartArgs, specs: Sequence[BatchSpec], *, resumes: bool = F
 
 
 def _differs(args: StartArgs, names: Sequence[str]) -> RequestRejected:
-    text = f"batch {args.batch_id} already exists and differs in {', '.join(names)}"
+    return _differs_from(args.batch_id, f" in {', '.join(names)}")
+
+
+def _differs_from(batch_id: str, where: str = "") -> RequestRejected:
+    text = f"batch {batch_id} already exists and differs{where}"
     return RequestRejected("refused", text, "use a new batch_id for a different request")
 
 
@@ -336,8 +343,10 @@ class ControlHandler(msgspec.Struct, frozen=True):
                 return {}
             case NoArgs() if request.op == "send_history":
                 return self._send_history()
+            case ListArgs():
+                return self._list(args.batch_id)
             case NoArgs():
-                return self.health() if request.op == "health" else self._list()
+                return self.health()
             case _:
                 assert_never(args)
 
@@ -381,8 +390,6 @@ class ControlHandler(msgspec.Struct, frozen=True):
     def _replay(self, args: ReplayArgs) -> list[BatchState]:
         new_id = new_ulid() if args.new_batch_id is None else args.new_batch_id
         self._check_start("new_batch_id", new_id)
-        if existing := self._batches(new_id):
-            return [self._state(batch) for batch in existing]
         batches = self._known(args.batch_id)
         specs = [msgspec.structs.replace(batch.spec, adaptive=None) for batch in batches]
         if args.only == "errors":
@@ -390,6 +397,10 @@ class ControlHandler(msgspec.Struct, frozen=True):
         if not specs:
             raise RequestRejected("nothing_left", f"no episode of batch {args.batch_id!r} ended with an error")
         specs = [_accept(resolve_spec(self.profile, spec)) for spec in specs]
+        if existing := self._batches(new_id):
+            if sorted(map(_plan, specs)) != sorted(_plan(batch.spec) for batch in existing) or new_id == args.batch_id:
+                raise _differs_from(new_id)
+            return [self._state(batch) for batch in existing]
         self._require_model(specs[0])
         return self._enqueue(new_id, specs)
 
@@ -419,11 +430,11 @@ class ControlHandler(msgspec.Struct, frozen=True):
         clause = f"WHERE ({condition.sql}){older} ORDER BY episode_id DESC LIMIT :n_listed"
         values = {**condition.parameters, "before": args.before, "n_listed": args.limit}
         rows = workspace.index.rows(clause, values)
-        return [EpisodeEntry(**shared_fields(row, EpisodeEntry)) for row in rows]
+        return [EpisodeEntry(**shared_fields(row, EpisodeEntry) | _unknown_result(row)) for row in rows]
 
     def _logs(self, args: LogsArgs) -> LogLines:
         logs = {path.name: path for path in node_logs(self.batch_player.workspace.data_dir)}
-        if (path := logs.get(args.log)) is None:
+        if (path := logs.get(args.log or next(iter(logs)))) is None:
             raise RequestRejected("not_found", f"there is no log {args.log!r}", names_hint("logs", [*logs]))
         return LogLines(names=[*logs], lines=[sanitize(mask(each)) for each in read_last_lines(path, args.n_lines)])
 
@@ -549,8 +560,10 @@ class ControlHandler(msgspec.Struct, frozen=True):
             shown["n_done"] = self.batch_player.workspace.n_finished(batch.batch_id)
         return BatchState(**shown)
 
-    def _list(self) -> NodeList:
+    def _list(self, batch_id: str | None) -> NodeList:
         listed = self.queue.listed(n_waiting=MAX_LISTED_WAITING, n_others=MAX_LISTED_OTHERS)
+        if batch_id is not None:
+            listed = self._batches(batch_id)
         batteries: dict[str, list[str]] = {}
         for tier, entry in self.profile.tiered_entries():
             batteries.setdefault(tier, []).append(entry.name)
@@ -564,6 +577,15 @@ class ControlHandler(msgspec.Struct, frozen=True):
             queue=self.queue.notice,
             n_waiting=len(self.queue.with_status("queued")),
         )
+
+
+def _plan(spec: BatchSpec) -> tuple[str, str, str, list[tuple[int, int]]]:
+    return spec.env, spec.agent, spec.model or "", [(each.task_index, each.attempt) for each in spec.plan()]
+
+
+def _unknown_result(row: EpisodeRow) -> dict[str, None]:
+    is_unknown = is_result_unknown(row.transport, row.outcome, unscored=row.unscored)
+    return dict.fromkeys(("outcome", "success")) if is_unknown else {}
 
 
 def _accept(batch: ResolvedBatch) -> BatchSpec:

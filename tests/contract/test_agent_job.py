@@ -76,4 +76,4 @@ def run(*arguments: str, skill: str = "") -> subprocess.CompletedProcess[str]:
 
 def kinds(text: str, kind: str) -> list[Any]:
     results = [json.loads(line)["result"] for line in text.splitlines()]
-    return [each for each in results if each["kind"] == kind]
+    return [each for each in results if each.get("kind") == kind]

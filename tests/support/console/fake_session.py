@@ -149,7 +149,7 @@ class FakeControl(NodeClient):
         self.n_sent_histories += 1
         return 1204
 
-    async def fetch_list(self) -> NodeList:
+    async def fetch_list(self, run_id: str | None = None) -> NodeList:
         self._check()
         return self.lists.pop(0) if self.lists else node_list()
 

@@ -110,7 +110,7 @@ class HostileControl(NodeClient):
     async def command(self, command: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
         raise self._refusal
 
-    async def fetch_list(self) -> NodeList:
+    async def fetch_list(self, run_id: str | None = None) -> NodeList:
         raise self._refusal
 
     async def fetch_episode(self, episode_id: str) -> bytes:

@@ -97,4 +97,4 @@ def test_an_id_names_what_begins_or_ends_with_it_alone(text: str) -> None:
     assert find_batches(listed, "last")[0] == "BATTERY"
     with pytest.raises(ControlRequestError) as raised:
         find_batches(listed, text)
-    assert raised.value.code == ("not_found" if text == "nothing" else "ambiguous")
+    assert raised.value.code == ("not_found" if text in ("nothing", "") else "ambiguous")
