@@ -55,7 +55,7 @@ def man_page() -> str:
 def _option(action: argparse.Action) -> list[str]:
     placeholder = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
     if action.choices is not None:
-        placeholder = "|".join(map(str, action.choices))
+        placeholder = " | ".join(map(str, action.choices))
     value = f" {_escape(placeholder)}" if action.nargs != 0 else ""
     names = ", ".join(f"\\fB{_escape(name)}\\fR" for name in action.option_strings)
     return [".TP", f"{names}{value}".strip(), _escape((action.help or "").replace("%%", "%"))]

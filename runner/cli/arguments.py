@@ -289,7 +289,7 @@ def add_state_options(parser: argparse._ActionsContainer, *, json: str = "") -> 
 
 
 def add_bus_option(parser: argparse._ActionsContainer, help_text: str) -> None:
-    parser.add_argument("--nats", metavar="URL", help=f"{help_text}, or ssh://[user@]host[:port][/folder]")
+    parser.add_argument("--nats", metavar="URL", help=f"{help_text}, or ssh://HOST")
     parser.add_argument(
         "--remote-command",
         metavar="CMD",

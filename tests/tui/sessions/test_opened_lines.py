@@ -129,7 +129,7 @@ def test_other_lines_are_logs_and_their_number_is_bounded(tmp_path: Path, monkey
     for name in ("batches.jsonl", "logs/node.log"):
         (tmp_path / "state" / name).write_bytes(b"{}\n")
     library = listed(tmp_path / "state")
-    assert texts(library) == [("batches.jsonl", "3 bytes"), ("logs/node.log", "3 bytes")]
+    assert texts(library) == [("batches.jsonl", "3 bytes"), ("node.log", "3 bytes")]
     assert len(library.rows()) == 1
 
 

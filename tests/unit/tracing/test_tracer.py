@@ -336,7 +336,7 @@ PUBLISHED = """
     frame_too_large FrameTooLarge gpu_unavailable GpuUnavailable inference_fault InferenceFault
     invalid_note InvalidNote left_out LeftOut no_model NoModel no_streams NoStreams node_failed NodeFailed
     oracle_diverged OracleDiverged query_error QueryError queue_full QueueFull refused Refused refused Refused
-    resource_shortage ResourceShortage runner_error RunnerError server_busy ServerBusy store_error StoreError
+    resource_shortage ResourceShortage runner_error RunnerError server_busy ServerBusy ssh Ssh store_error StoreError
     worker_lost WorkerLost worker_problem WorkerProblem worker_start_error WorkerStartError
 """
 """``error.type`` and the span attribute ``error`` of each exception class, as stored in episode files.
