@@ -6,6 +6,7 @@ The credential is read into memory; it is in no argument and no file. Only the f
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import selectors
@@ -167,13 +168,9 @@ async def _wait_for_port(process: ChildProcess, port: int, host: str) -> None:
     """Wait until the port is forwarded; raises ``SshError`` if ssh ends or takes too long."""
     deadline = time.monotonic() + TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except OSError:
-            await asyncio.sleep(POLL_S)
-        else:
-            writer.close()
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), POLL_S):
             return
+        await asyncio.sleep(POLL_S)
     process.kill()
     assert process.stderr is not None
     raise _failure(host, process.stderr.read(MAX_OUTPUT))
