@@ -334,7 +334,7 @@ def main_ctl(argv: Sequence[str]) -> int:
         document = Document(command=options.command, node=None, ok=False, error=failure)
         output_stream().write(ascii_json(document, None if is_lines else 2) + "\n")
     else:
-        detail = None if failure.detail is None else failure.detail.text or "--content shows the node's reason"
+        detail = None if failure.detail is None else failure.detail.text or "--content shows the reason"
         text = "; ".join(filter(None, (failure.message, failure.hint, detail)))
         print_stderr(f"agentgym-runner ctl {options.command}: {text}")
     return code
@@ -347,12 +347,14 @@ def failure_of(exc: Exception, quote: Quotes) -> Failure:
         if code in ERRORS and code not in OWN_CODES:
             reason = quote("; ".join(filter(None, (message, hint))))
             return Failure(code=code, message=ERRORS[code], hint="", detail=reason)
-    elif isinstance(exc, NodeStartError):
-        text = "the node could not be started; see its logs"
+    elif isinstance(exc, NodeStartError | SshError):
+        text = (
+            "the node could not be started" if isinstance(exc, NodeStartError) else "the node cannot be reached by ssh"
+        )
         return Failure(code="unreachable", message=text, hint="", detail=quote(str(exc)))
     else:
         message, hint = str(exc), ""
-        code = "unreachable" if isinstance(exc, BusError | SshError) else "invalid"
+        code = "unreachable" if isinstance(exc, BusError) else "invalid"
     return Failure(code=code, message=Quotes.visible(message), hint=Quotes.visible(hint))
 
 

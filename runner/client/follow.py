@@ -261,8 +261,9 @@ class Follower:
                 for step in decode_episode(data, Path(f"{event.episode_id}.json"), was_moved=True).timesteps:
                     if self._is_new(event.episode_id, step.index):
                         yield step_item(event.episode_id, step, self._quote)
-            except (ControlRequestError, RunnerError) as exc:
-                text = f"{event.rounds - len(shown)} steps of episode {event.episode_id} are missing: {exc}"
+            except (ControlRequestError, RunnerError):  # its text may quote a server
+                n_missing = event.rounds - len(shown)
+                text = f"{n_missing} steps of episode {event.episode_id} are missing, and its file cannot be read"
                 yield GapItem(text=self._quote.visible(text))
         del self._steps_shown[event.episode_id]  # live items that arrive later are none
         if (batch := self._running.get(event.batch_id or "")) is not None:
@@ -327,8 +328,8 @@ class Follower:
             args = EpisodesArgs(query=f"batch:{batch_id}", limit=PAGE, before=before)
             try:
                 found = await self._node.client.fetch_episodes(args)
-            except ControlRequestError as exc:
-                yield GapItem(text=self._quote.visible(f"ended episodes of batch {batch_id} may be missing: {exc}"))
+            except ControlRequestError:
+                yield GapItem(text=self._quote.visible(f"ended episodes of batch {batch_id} may be missing"))
                 return
             for entry in found[::-1]:
                 async for item in self._end_episode(entry):

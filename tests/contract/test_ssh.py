@@ -108,9 +108,15 @@ def test_ctl_plays_on_the_node_of_another_machine(
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {document["node"] for document in documents} == {"n1"}
     assert [document["result"].get("kind") for document in documents][-2:] == ["episode", "batch"]
-    for wrong, error in ((f"ssh://{host}/nowhere", "No node has run"), ("ssh://no-such-host.invalid", "ssh")):
-        assert main(["ctl", "list", *options[2:], "--nats", wrong]) == 1
-        assert error in json.loads(capsys.readouterr().out)["error"]["message"]
+    for wrong, error in (
+        (f"ssh://{host}/nowhere", "No node has run"),
+        ("ssh://no-such-host.invalid", "resolve hostname"),
+    ):
+        for content in ([], ["--content"]):
+            assert main(["ctl", "list", *options[2:], "--nats", wrong, *content]) == 1
+            output = capsys.readouterr().out
+            assert json.loads(output)["error"]["code"] == "unreachable"
+            assert (error in output) is bool(content)
 
 
 async def test_no_process_has_the_password_and_a_lost_connection_is_made_again(
