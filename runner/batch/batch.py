@@ -126,6 +126,11 @@ class EpisodeQueue:
                 return episode
         return None
 
+    def drop_unstarted(self) -> None:
+        """Keep only what was put back."""
+        self._planned = deque(planned for planned in self._planned if planned in self._returned)
+        self._alone.clear()
+
     def clear(self) -> list[RunningEpisode]:
         episodes = list(self._put_back.values())
         self._planned.clear()
@@ -281,6 +286,7 @@ class Batch:
         models: the profile's models, required if the agent uses one; receives the reward of each episode as feedback.
         pool: the workers that play the episodes; ``run`` starts and closes them. None: those that its spec asks for
             (``open_pool``).
+        budget: what counts the episodes; None: a new one with the budget of the spec.
 
     Raises:
         ConfigError: the agent uses a model and there are no ``models``, or Ray cannot be used.
@@ -301,9 +307,12 @@ class Batch:
         check_interval_s: float = CHECK_INTERVAL_S,
         models: Models | None = None,
         pool: WorkerPool | None = None,
+        budget: BudgetWatch | None = None,
     ) -> None:
         self.spec = spec = batch.spec
         self._placement = batch.placement
+        if models is not None and batch.setup.models is not None:
+            models.gate.set_limits(batch.rate_limits)
         self._pool = pool or open_pool(
             spec.chosen_workers,
             spec,
@@ -329,7 +338,7 @@ class Batch:
         self._queue = EpisodeQueue(left)
         self._n_before = len(self._stats.episodes)
         self._lost = LostEpisodes(spec)
-        self._budget = BudgetWatch(spec.budget, batch.profile.agent.currency)
+        self._budget = budget or BudgetWatch(spec.budget, batch.profile.agent.currency)
         self._running = RunningEpisodes()
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._wait = ServerWait(
@@ -364,7 +373,10 @@ class Batch:
         return self._wait.waiting
 
     def command(self, name: CommandName, episode_id: str | None = None) -> None:
-        """Send a command to one episode, or to all if ``episode_id`` is None; it takes effect before the next step."""
+        """Send a command to one episode, or to all if ``episode_id`` is None; it takes effect before the next step.
+
+        ``wind_down`` ends the batch, as ``completed``, with the episodes that have started.
+        """
         self._inbox.put(EpisodeCommand(name, episode_id))
 
     def run(self) -> BatchResult:
@@ -629,6 +641,9 @@ class Batch:
         self._hub.emit(progress)
 
     def _apply(self, command: EpisodeCommand) -> None:
+        if command.name == "wind_down":
+            self._queue.drop_unstarted()
+            return
         for episode in self._running.values():
             if command.episode_id in (None, episode.header.episode_id):
                 episode.apply(command)

@@ -30,7 +30,7 @@ from runner.types import (
 from runner.util.clock import Clock
 from runner.util.resources import Resource, SpareResources, find_shortage, is_resource
 
-CommandName: TypeAlias = Literal["cancel", "interrupt", "abort", "pause", "resume", "step"]
+CommandName: TypeAlias = Literal["cancel", "interrupt", "abort", "pause", "resume", "step", "wind_down"]
 
 STEP_GRACE_S = 2.0
 """Seconds that a cancelled episode has to finish its step before its asyncio task is cancelled."""
@@ -244,7 +244,7 @@ class EpisodeCommand(msgspec.Struct, frozen=True):
     """A command to one episode of a batch, or to the whole batch if ``episode_id`` is None.
 
     ``cancel`` ends the target for good. ``interrupt`` ends it so that it can be resumed later. ``abort`` is a
-    ``cancel`` that does not wait for running steps.
+    ``cancel`` that does not wait for running steps. ``wind_down`` starts no further episode of a batch.
     """
 
     name: CommandName

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Final, Literal
 
 import msgspec
 
 from runner.agents.agentgym import AGENT, Instruction, read_instruction
 from runner.config import AgentSettings, Profile
+from runner.config.profile import RateLimit
 from runner.envs.placement import Placement, choose_placement, environment_entry, find_environment, resolve_environment
 from runner.errors import ConfigError
 from runner.plugins import AGENTS, ENVS, MODEL_ARGUMENTS, Plugin, check_constructor, find
@@ -22,6 +24,8 @@ INTEGER_LIMIT = 2**62
 """Exclusive limit of seeds and task indices; with the attempt or task number added, they still fit 64 bits."""
 MAX_CONCURRENCY = 256
 MAX_EPISODES = 1_000_000
+MAX_CHOSEN = 3000
+"""Maximum number of single episodes that a batch names; one line of the journal names them all."""
 DEFAULT_AGENT = "react"
 
 
@@ -44,6 +48,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         budget: what the batch may use up each time it is started or resumed; None: no limit.
         tasks: the ``repeat`` tasks in their order, beginning with ``task_index``; None: consecutive ones from there.
         chosen: (task index, attempt) of the only episodes to play; None: all.
+        requests_per_minute, concurrent_requests: what each model endpoint admits, where the profile admits more.
         adaptive: the adaptive repeats of which the batch is a part; None: it is no part.
         notice: what differed from the request when the node accepted it, as ``ResolvedBatch.warning``.
     """
@@ -67,6 +72,8 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
     chosen: tuple[tuple[int, int], ...] | None = None
     adaptive: Adaptive | None = None
     tasks: tuple[int, ...] | None = None
+    requests_per_minute: int | None = None
+    concurrent_requests: int | None = None
     notice: str | None = None
 
     @property
@@ -125,6 +132,44 @@ class PlannedEpisode(msgspec.Struct, frozen=True, kw_only=True):
     task_index: int
     attempt: int
     seed: int
+
+
+def extended(spec: BatchSpec, repeat: int | None, attempts: int | None) -> BatchSpec:
+    """Return a spec with more tasks or attempts; None: as many as it has.
+
+    Raises ``ConfigError`` if these would be fewer, or it has no consecutive tasks that could go on.
+    """
+    if spec.chosen is not None or spec.adaptive is not None:
+        kind = "plays single episodes" if spec.chosen is not None else "is part of adaptive repeats"
+        raise ConfigError(f"a batch that {kind} cannot be extended; start another one")
+    for name, planned, wanted in (("tasks", spec.repeat, repeat), ("attempts", spec.attempts, attempts)):
+        if wanted is not None and wanted < planned:
+            raise ConfigError(f"it has {planned} {name}, and {wanted} are fewer; give the number after the extension")
+    if spec.tasks is not None and repeat not in (None, spec.repeat):
+        raise ConfigError("its tasks were named one by one; extend its attempts, or start another batch")
+    return msgspec.structs.replace(spec, repeat=repeat or spec.repeat, attempts=attempts or spec.attempts)
+
+
+def extension(played: Sequence[BatchSpec], repeat: int | None, attempts: int | None) -> BatchSpec | None:
+    """Return the episodes that an ended batch and its earlier extensions, in their order, lack; None if they lack none.
+
+    Raises ``ConfigError`` like ``extended``, or if too many episodes must be named one by one.
+    """
+    first, *others = played
+    n_tasks, n_attempts = first.repeat, first.attempts
+    for spec in others:  # an extension that names episodes has the numbers of all tasks and attempts
+        n_tasks = spec.repeat + (0 if spec.chosen is not None else spec.task_index - first.task_index)
+        n_attempts = spec.attempts
+    whole = extended(msgspec.structs.replace(first, repeat=n_tasks, attempts=n_attempts), repeat, attempts)
+    if whole.attempts == n_attempts:
+        new = msgspec.structs.replace(whole, task_index=first.task_index + n_tasks, repeat=whole.repeat - n_tasks)
+        return new if new.repeat else None
+    if (n_lacking := whole.n_planned - n_tasks * n_attempts) > MAX_CHOSEN:
+        raise ConfigError(f"{n_lacking} episodes are more than the {MAX_CHOSEN} that can be named; extend it by fewer")
+    every = [(each.task_index, each.attempt) for each in whole.plan()]
+    old = {task for task, _ in every[: n_tasks * whole.attempts]}
+    chosen = tuple((task, attempt) for task, attempt in every if task not in old or attempt >= n_attempts)
+    return msgspec.structs.replace(whole, chosen=chosen)
 
 
 def _shown(number: int) -> str:
@@ -283,12 +328,29 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
             limits=spec.limits,
             tracing=spec.tracing,
             address=self.placement.address,
-            models=profile.agent if spec.model is not None or uses_judge(self.env, profile.are) else None,
+            models=self.agent_settings if spec.model is not None or uses_judge(self.env, profile.are) else None,
             script=spec.script,
             instruction=spec.instruction,
             are=profile.are,
             world=self._records_world,
         )
+
+    @property
+    def agent_settings(self) -> AgentSettings:
+        return msgspec.structs.replace(self.profile.agent, rate_limits=self.rate_limits)
+
+    @property
+    def rate_limits(self) -> dict[str, RateLimit]:
+        """The limits of all endpoints, by name: the lower ones of the profile and of the batch."""
+        limits, spec = self.profile.agent.rate_limits, self.spec
+        return {
+            name: RateLimit(
+                requests_per_minute=_lower(limit.requests_per_minute, spec.requests_per_minute),
+                concurrent_requests=_lower(limit.concurrent_requests, spec.concurrent_requests),
+            )
+            for name in self.profile.agent.endpoint_names
+            for limit in [limits.get(name, RateLimit())]
+        }
 
     @property
     def _records_world(self) -> bool:
@@ -324,6 +386,10 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, spec=spec, placement=placement)
 
 
+def _lower(*limits: int | None) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
 def _check_tasks(tasks: tuple[int, ...], env: Plugin, placement: Placement) -> None:
     """Raise ``ConfigError`` if a task is known not to exist: another one would be played in its place."""
     n_tasks = INTEGER_LIMIT
@@ -356,11 +422,11 @@ def resolve_batch(profile: Profile, request: BatchRequest) -> ResolvedBatch:
         instruction = read_instruction(env.name, os.environ)
         spec = msgspec.structs.replace(spec, mode="compat", instruction=instruction)
     batch = _resolve(profile, spec, env, agent)
-    _check_limits(profile, request)
+    check_limits(profile, request)
     return batch
 
 
-def _check_limits(profile: Profile, request: BatchRequest) -> None:
+def check_limits(profile: Profile, request: BatchRequest) -> None:
     """Raise ``ConfigError`` if a requested limit exceeds the profile's, unless that is allowed.
 
     Stored and resumed batches keep their limits: only new requests come here.

@@ -35,11 +35,12 @@ MAX_ERROR_CHARS = 300
 class BudgetWatch:
     """Adds up the cost, tokens and errors of the episodes of one run of a batch, in the order in which they end.
 
-    Episodes that are running count when they end, so a batch may exceed its budget by what these use.
+    Episodes that are running count when they end, so a batch may exceed its budget by what these use. ``budget`` may be
+    replaced meanwhile.
     """
 
     def __init__(self, budget: Budget | None, currency: str = "") -> None:
-        self._budget = budget or Budget()
+        self.budget = budget or Budget()
         self._currency = currency
         self._cost = 0.0
         self._n_unpriced = 0
@@ -64,7 +65,7 @@ class BudgetWatch:
         return self._reached()
 
     def _reached(self) -> str | None:
-        budget = self._budget
+        budget = self.budget
         if budget.cost is not None and self._cost >= budget.cost:
             unpriced = f", without {pluralize(self._n_unpriced, 'episode')} that had answers without a price"
             cost, limit = (format_amount(each, self._currency) for each in (self._cost, budget.cost))

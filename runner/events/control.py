@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from runner.events.live import EnvHealth, Host, ModelHealth
-from runner.types import Budget, Workers
+from runner.types import Budget, Limits, Workers
 from runner.types.fields import (
     AgentName,
     BatchId,
@@ -37,6 +37,8 @@ Op: TypeAlias = Literal[
     "resume",
     "step",
     "move",
+    "set",
+    "extend",
     "replay",
     "episode",
     "annotate",
@@ -181,6 +183,38 @@ class MoveArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ]
 
 
+class SetArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Change how a batch that has not ended is played; null: as before. Repeating a request has no effect.
+
+    What plays goes on with the new values once its running episodes have ended, and only its other episodes have the
+    new limits.
+    """
+
+    batch_id: Annotated[str, Meta(description="a batch, or all batches of a battery that have not ended")]
+    concurrency: Annotated[int | None, Meta(description="from 1 to 256")] = None
+    workers: Annotated[Workers | None, Meta(description="from 0 to 256 processes, or `ray`")] = None
+    max_rounds: Annotated[int | None, Meta(description="from 1 to the profile's value")] = None
+    max_duration_sec: Annotated[float | None, Meta(description="above 0, at most the profile's value")] = None
+    budget: Annotated[
+        Budget | None, Meta(description="the fields to change; what was used since the start or resume counts")
+    ] = None
+    requests_per_minute: Annotated[
+        int | None, Meta(ge=1, description="to each model endpoint; a lower limit of the profile holds, too")
+    ] = None
+    concurrent_requests: Annotated[int | None, Meta(ge=1, description="to each model endpoint, likewise")] = None
+
+
+class ExtendArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Plan more tasks or attempts of a batch; numbers of tasks and seeds go on. Repeating a request has no effect.
+
+    What has ended is continued by a new batch, which `extends` it; their results are one row.
+    """
+
+    batch_id: Annotated[str, Meta(description="a batch, or all batches of a battery")]
+    repeat: Annotated[int | None, Meta(ge=1, description="number of all tasks afterwards; null: as now")] = None
+    attempts: Annotated[int | None, Meta(ge=1, description="number of all attempts at a task; null: as now")] = None
+
+
 class ResultsArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Sum up the stored episodes of a batch, or of the batches of a battery, and group those that failed."""
 
@@ -269,6 +303,8 @@ Args: TypeAlias = (
     | TargetArgs
     | ListArgs
     | MoveArgs
+    | SetArgs
+    | ExtendArgs
     | ResultsArgs
     | EpisodesArgs
     | LogsArgs
@@ -286,6 +322,8 @@ ARGS: Final[dict[Op, type[Args]]] = {
     "resume": TargetArgs,
     "step": TargetArgs,
     "move": MoveArgs,
+    "set": SetArgs,
+    "extend": ExtendArgs,
     "replay": ReplayArgs,
     "episode": EpisodeArgs,
     "annotate": AnnotateArgs,
@@ -357,6 +395,11 @@ class BatchState(msgspec.Struct, kw_only=True):
             "budget of cost does not count, because they have no price; null: nothing"
         ),
     ] = None
+    limits: Annotated[Limits | None, Meta(description="hard limits of an episode; null in older replies")] = None
+    budget: Annotated[Budget | None, Meta(description="what it may use up; null: no limit")] = None
+    requests_per_minute: Annotated[int | None, Meta(description="limit of each model endpoint; null: none")] = None
+    concurrent_requests: Annotated[int | None, Meta(description="limit of each model endpoint; null: none")] = None
+    extends: Annotated[str | None, Meta(description="id of the ended batch that it continues; null: none")] = None
 
 
 class ResultSummary(msgspec.Struct, kw_only=True):
@@ -506,6 +549,8 @@ RESULTS: Final[dict[Op, Any]] = {
     "resume": NoArgs,
     "step": NoArgs,
     "move": NoArgs,
+    "set": list[BatchState],
+    "extend": list[BatchState],
     "replay": list[BatchState],
     "episode": EpisodeChunk,
     "annotate": list[Note],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -50,16 +50,20 @@ class _Entrance:
 
     def __init__(self, limit: RateLimit, now: Callable[[], float]) -> None:
         self.cause = ""
-        self.limit_text = _describe_limit(limit)
         self.waiting: deque[_Request] = deque()
         self.has_timer = False  # for the next request that the requests per minute admit
         self._now = now
-        self._most = limit.concurrent_requests
         self._n_in_flight = 0
-        self._starts: deque[float] = deque(maxlen=limit.requests_per_minute or 0)
+        self._starts: deque[float] = deque()
+        self.set_limit(limit)
         self._failures = 0
         self._rests_until: float | None = None  # on the monotonic clock; None if the endpoint has answered since
         self._probed_until = 0.0
+
+    def set_limit(self, limit: RateLimit) -> None:
+        self.limit_text = _describe_limit(limit)
+        self._most = limit.concurrent_requests
+        self._starts = deque(self._starts, maxlen=limit.requests_per_minute or 0)
 
     def wait_s(self) -> float:
         if self._rests_until is None:
@@ -127,6 +131,12 @@ class LocalGate:
         self.lessons = Lessons(specs)
         self._requests: dict[Hashable, dict[Hashable, _Request]] = {}
         self.server_times = WatchedValues[str, ServerTimes | None]()
+
+    def set_limits(self, limits: Mapping[str, RateLimit]) -> None:
+        """Replace the rate limits of all endpoints, by name, for the requests that are still to come."""
+        with self._lock:
+            for name in self._entrances.keys() & limits:
+                self._entrances[name].set_limit(limits[name])
 
     async def enter(self, endpoint: str, key: str, time_left_s: float) -> bool:
         """Wait for the rate limits of an endpoint, and return whether a request may be sent.

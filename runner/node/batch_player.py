@@ -6,7 +6,7 @@ import itertools
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Final, TypeVar
@@ -132,6 +132,21 @@ class BatchPlayer:
             else:
                 changed = [name == "pause" and self._queue.hold(queued.batch_id) for queued in waiting]
             return is_accepted or any(changed)
+
+    def change(self, specs: Mapping[str, BatchSpec], added: Sequence[QueuedBatch] = ()) -> bool:
+        """Change the specs of batches that have not ended, and queue others; all or nothing.
+
+        A batch that plays goes on with its new spec once its running episodes have ended. Return False if it is about
+        to end.
+        """
+        with self._changed:
+            session = self._session
+            spec = None if session is None else specs.get(session.queued.batch_id)
+            if session is not None and spec is not None:
+                return session.change(spec, lambda: self._queue.change(specs, added))
+            self._queue.change(specs, added)
+            self._changed.notify()
+            return True
 
     def command_episode(self, name: CommandName, episode_id: str) -> bool:
         """Return False if the episode is not running."""

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from runner.batch.result import BatchResult, BatchStats, BatchStatus, one_per_plan, split_plan
-from runner.batch.spec import INTEGER_LIMIT, MAX_EPISODES, BatchSpec
+from runner.batch.spec import INTEGER_LIMIT, MAX_CHOSEN, MAX_EPISODES, BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import ConfigError, RunnerError, StoreError, catch_foreign, log_failure
 from runner.events.live import QueueChanged, WaitingBatch
@@ -61,6 +61,8 @@ class QueuedBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         held: whether the batch, which waits, does not start before it is released.
         place: the batches that wait start in this order.
         interruption: why the batch was interrupted; None if it was not, on request, or by the end of its node.
+        extends: id of the ended batch whose numbering it continues; None: it begins its own. Without another battery,
+            the two form one with that id.
     """
 
     batch_id: str
@@ -71,6 +73,7 @@ class QueuedBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     held: bool = False
     place: int = 0
     interruption: str | None = None
+    extends: str | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -138,12 +141,32 @@ class BatchQueue:
         with self._lock:
             if any(batch.batch_id in self._batches for batch in batches):
                 return False
-            last = max((batch.place for batch in self._batches.values()), default=0)
-            self._save([_changed(batch, place=last + n) for n, batch in enumerate(batches, start=1)])
+            self._save(self._placed(batches))
         return True
+
+    def change(self, specs: Mapping[str, BatchSpec], added: Sequence[QueuedBatch] = ()) -> None:
+        """Give the batches among these that have not ended new specs, and append others that are not known yet.
+
+        Raises ``QueueFull`` if too many batches would wait; then none is changed.
+        """
+        with self._lock:
+            changed = [
+                _changed(batch, spec=specs[batch.batch_id])
+                for batch in self._batches.values()
+                if batch.batch_id in specs and not batch.has_ended
+            ]
+            self._save([*changed, *self._placed([each for each in added if each.batch_id not in self._batches])])
+
+    def _placed(self, batches: Sequence[QueuedBatch]) -> list[QueuedBatch]:
+        last = max((batch.place for batch in self._batches.values()), default=0)
+        return [_changed(batch, place=last + n) for n, batch in enumerate(batches, start=1)]
 
     def get(self, batch_id: str) -> QueuedBatch | None:
         return self._batches.get(batch_id)
+
+    def extensions(self, batch_ids: Collection[str]) -> list[QueuedBatch]:
+        """In the order in which they were added, or moved."""
+        return self._select(lambda batch: batch.extends in batch_ids)
 
     def ids(self) -> set[str]:
         return set(self._batches)
@@ -153,8 +176,8 @@ class BatchQueue:
         return self._select(lambda batch: batch.battery_id == battery_id)
 
     def ended_batteries(self) -> dict[str, EndedBattery]:
-        """Return the batteries whose batches have all ended, by id."""
-        batches = self._select(lambda batch: batch.battery_id is not None)
+        """Return the batteries whose batches have all ended, by id; a batch with its extensions is none."""
+        batches = self._select(lambda batch: batch.battery_id is not None and batch.battery_id not in self._batches)
         unfinished = {batch.battery_id for batch in batches if not batch.has_ended}
         found: dict[str, EndedBattery] = {}
         for batch in batches:
@@ -402,6 +425,16 @@ def queue_entries(requested_id: str, specs: Sequence[BatchSpec]) -> list[QueuedB
     return [battery_entry(requested_id, spec, by_env=one_per_env and spec.adaptive is None) for spec in specs]
 
 
+def extension_entry(ended: QueuedBatch, spec: BatchSpec, number: int) -> QueuedBatch:
+    """Return the entry of the extension of an ended batch with this number, counted from 1."""
+    return QueuedBatch(
+        batch_id=derived_batch_id(ended.batch_id, f"extension {number}"),
+        battery_id=ended.battery_id or ended.batch_id,
+        spec=spec,
+        extends=ended.batch_id,
+    )
+
+
 def battery_entry(battery_id: str, spec: BatchSpec, *, by_env: bool = False) -> QueuedBatch:
     """With ``by_env``, the battery has no other batch of the same environment."""
     name = spec.env if by_env else f"{spec.env}/{spec.model or ''}/{spec.task_index}"
@@ -409,9 +442,6 @@ def battery_entry(battery_id: str, spec: BatchSpec, *, by_env: bool = False) -> 
 
 
 logger = logging.getLogger(__name__)
-
-MAX_CHOSEN = 3000
-"""Maximum number of single episodes of a batch that are played again; one line of the journal names them all."""
 
 _PLANNED = "SELECT batch_id, episode_id, task_index, attempt FROM episodes ORDER BY batch_id, task_index, attempt"
 
@@ -514,28 +544,29 @@ def _restore_from_episodes(queue: BatchQueue, workspace: Workspace) -> None:
 
 def _batch_of(workspace: Workspace, batch_id: str, rows: Sequence[tuple[str, str, int, int]]) -> QueuedBatch | None:
     """Return the batch of these episodes, which are ordered by task; None if they do not describe their batch."""
+    newest_id = max(row[1] for row in rows)  # earlier ones do not have what was planned since
     try:
-        first = workspace.store.load(workspace.store.path(batch_id, rows[0][1]))
+        newest = workspace.store.load(workspace.store.path(batch_id, newest_id))
     except StoreError:
         return None
-    if first.n_planned is None:
+    if newest.n_planned is None:
         return None
     played = {(task_index, attempt) for _, _, task_index, attempt in rows}
     n_attempts = max(attempt for _, attempt in played) + 1
-    n_attempts = n_attempts if first.n_planned % n_attempts == 0 else 1
+    n_attempts = n_attempts if newest.n_planned % n_attempts == 0 else 1
     spec = BatchSpec(
-        env=first.env,
-        agent=first.agent,
-        model=first.model,
-        repeat=first.n_planned // n_attempts,
+        env=newest.env,
+        agent=newest.agent,
+        model=newest.model,
+        repeat=newest.n_planned // n_attempts,
         attempts=n_attempts,
-        task_index=first.task_index,
-        seed=(first.seed or 0) - first.attempt,
-        mode=first.mode,
+        task_index=rows[0][2],
+        seed=(newest.seed or 0) - newest.attempt,
+        mode=newest.mode,
     )
     if not played <= {(planned.task_index, planned.attempt) for planned in spec.plan()}:
         # single episodes were chosen: those that were not played are unknown, and no others may be played
         spec = msgspec.structs.replace(spec, chosen=tuple(sorted(played)))
     n_done = workspace.n_finished(batch_id)  # saved here and not one by one, because each save is synced
     status: Status = "completed" if n_done >= spec.n_planned else "interrupted"
-    return QueuedBatch(batch_id=batch_id, battery_id=first.battery_id, spec=spec, status=status, n_done=n_done)
+    return QueuedBatch(batch_id=batch_id, battery_id=newest.battery_id, spec=spec, status=status, n_done=n_done)

@@ -21,6 +21,9 @@ from runner.batch.spec import (
     BatchRequest,
     BatchSpec,
     ResolvedBatch,
+    check_limits,
+    extended,
+    extension,
     fit_batch,
     resolve_batch,
     resolve_spec,
@@ -40,6 +43,7 @@ from runner.events.control import (
     EpisodeArgs,
     EpisodeEntry,
     EpisodesArgs,
+    ExtendArgs,
     FailureCluster,
     ListArgs,
     LogLines,
@@ -55,13 +59,22 @@ from runner.events.control import (
     RunResults,
     SentHistory,
     ServerArgs,
+    SetArgs,
     ShutdownArgs,
     StartArgs,
     TargetArgs,
 )
 from runner.inference.profile_models import Models, NoModel
 from runner.node.batch_player import BatchPlayer
-from runner.node.batch_queue import MAX_QUEUED, BatchQueue, QueuedBatch, QueueFull, Status, queue_entries
+from runner.node.batch_queue import (
+    MAX_QUEUED,
+    BatchQueue,
+    QueuedBatch,
+    QueueFull,
+    Status,
+    extension_entry,
+    queue_entries,
+)
 from runner.node.env_servers import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.node.logs import node_logs, read_last_lines
@@ -72,7 +85,7 @@ from runner.results.summary import Selection, summarize_results
 from runner.store.episode_file import shared_fields
 from runner.store.index_schema import EpisodeRow
 from runner.store.notes import InvalidNote, Notes
-from runner.types import is_result_unknown
+from runner.types import Budget, is_result_unknown
 from runner.types.notes import Note, NoteChange
 from runner.util.clock import is_ulid, new_ulid
 from runner.util.display_text import mask, one_line, sanitize
@@ -324,6 +337,10 @@ class ControlHandler(msgspec.Struct, frozen=True):
                 return self._command(_COMMANDS[request.op], args)
             case MoveArgs():
                 return self._move(args)
+            case SetArgs():
+                return self._set(args)
+            case ExtendArgs():
+                return self._extend(args)
             case ReplayArgs():
                 return self._replay(args)
             case ResultsArgs():
@@ -387,6 +404,59 @@ class ControlHandler(msgspec.Struct, frozen=True):
             raise RequestRejected("not_queued", text, "the reply to list has its state")
         return {}
 
+    def _set(self, args: SetArgs) -> list[BatchState]:
+        left = [batch for batch in self._known(args.batch_id) if not batch.has_ended]
+        if not left:
+            text = f"batch {args.batch_id!r} has ended"
+            raise RequestRejected("not_running", text, "again and extend start new batches")
+        self._change({batch.batch_id: self._with(args, batch.spec) for batch in left}, ())
+        return list(map(self._state, self._known(args.batch_id)))
+
+    def _with(self, args: SetArgs, spec: BatchSpec) -> BatchSpec:
+        """Return a spec with what a request changes; raises ``ConfigError`` if the profile does not allow it."""
+        given = {name: value for name, value in msgspec.structs.asdict(args).items() if value is not None}
+        check_limits(self.profile, BatchRequest(env=spec.env, **_only(given, "max_rounds", "max_duration_sec")))
+        limits = msgspec.structs.replace(
+            spec.limits,
+            max_rounds=given.get("max_rounds", spec.limits.max_rounds),
+            max_duration_s=given.get("max_duration_sec", spec.limits.max_duration_s),
+        )
+        changes = _only(given, "concurrency", "workers", "requests_per_minute", "concurrent_requests")
+        if args.budget is not None:
+            new = {name: value for name, value in msgspec.structs.asdict(args.budget).items() if value is not None}
+            changes["budget"] = msgspec.structs.replace(spec.budget or Budget(), **new)
+        changed = msgspec.structs.replace(spec, limits=limits, **changes)
+        return _accept(resolve_spec(self.profile, changed))
+
+    def _extend(self, args: ExtendArgs) -> list[BatchState]:
+        if self.stopping():
+            raise RequestRejected("stopping", "this node is stopping", "start it again, or use another node")
+        specs: dict[str, BatchSpec] = {}
+        added: list[QueuedBatch] = []
+        for root in [batch for batch in self._family(args.batch_id) if batch.extends is None]:
+            if not root.has_ended:
+                spec = extended(root.spec, args.repeat, args.attempts)
+                specs[root.batch_id] = _accept(resolve_spec(self.profile, spec))
+                continue
+            played = [root.spec, *(each.spec for each in self.queue.extensions([root.batch_id]))]
+            if (new := extension(played, args.repeat, args.attempts)) is not None:
+                added.append(extension_entry(root, _accept(resolve_spec(self.profile, new)), len(played)))
+        for each in added[:1]:
+            self._require_model(each.spec)
+        self._change(specs, added)
+        return list(map(self._state, self._family(args.batch_id)))
+
+    def _change(self, specs: dict[str, BatchSpec], added: Sequence[QueuedBatch]) -> None:
+        old = {batch_id: batch.spec for batch_id in specs if (batch := self.queue.get(batch_id)) is not None}
+        changed = {batch_id: spec for batch_id, spec in specs.items() if spec != old.get(batch_id)}
+        if not self.batch_player.change(changed, added):
+            raise RequestRejected("not_running", "the batch is about to end", "try again in a moment")
+
+    def _family(self, batch_id: str) -> list[QueuedBatch]:
+        """Return the batches with this id, what they extend, and what extends them."""
+        ids = {batch.extends or batch.batch_id for batch in self._known(batch_id)}
+        return [*(batch for each in ids if (batch := self.queue.get(each)) is not None), *self.queue.extensions(ids)]
+
     def _replay(self, args: ReplayArgs) -> list[BatchState]:
         new_id = new_ulid() if args.new_batch_id is None else args.new_batch_id
         self._check_start("new_batch_id", new_id)
@@ -405,10 +475,11 @@ class ControlHandler(msgspec.Struct, frozen=True):
         return self._enqueue(new_id, specs)
 
     def _results(self, batch_id: str) -> RunResults:
-        index, ids = self.batch_player.workspace.index, [batch.batch_id for batch in self._known(batch_id)]
-        rows = summarize_results(index, Selection(batch=batch_id))
+        index = self.batch_player.workspace.index
+        selected = msgspec.json.encode([batch.batch_id for batch in self._family(batch_id)]).decode()
+        rows = summarize_results(index, Selection(batches=selected))
         clause = "WHERE batch_id IN (SELECT value FROM json_each(?)) AND failure IS NOT NULL ORDER BY episode_id"
-        clusters = find_clusters(index.rows(clause, (msgspec.json.encode(ids).decode(),)))
+        clusters = find_clusters(index.rows(clause, (selected,)))
         return RunResults(
             rows=[ResultSummary(**shared_fields(row, ResultSummary)) for row in rows],
             clusters=[
@@ -457,7 +528,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
 
     def _batches(self, batch_id: str) -> list[QueuedBatch]:
         batch = self.queue.get(batch_id)
-        return [batch] if batch else self.queue.in_battery(batch_id)
+        return [*([batch] if batch else []), *self.queue.in_battery(batch_id)]
 
     def _known(self, batch_id: str) -> list[QueuedBatch]:
         if batches := self._batches(batch_id):
@@ -577,6 +648,10 @@ class ControlHandler(msgspec.Struct, frozen=True):
             queue=self.queue.notice,
             n_waiting=len(self.queue.with_status("queued")),
         )
+
+
+def _only(given: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: given[name] for name in names if name in given}
 
 
 def _plan(spec: BatchSpec) -> tuple[str, str, str, list[tuple[int, int]]]:

@@ -22,14 +22,14 @@ from runner.batch.observers import BatchItem, SelectiveObserver, UnstoredEpisode
 from runner.batch.result import BatchResult, BatchStatus
 from runner.batch.running_episode import CommandName
 from runner.batch.spec import BatchSpec, ResolvedBatch
-from runner.batch.stopping import MAX_SERVER_CHARS, Waiting, budget_left, is_used_up, next_part
+from runner.batch.stopping import MAX_SERVER_CHARS, BudgetWatch, Waiting, budget_left, is_used_up, next_part
 from runner.batch.workspace import Workspace
 from runner.errors import ServerBusy, StoreError, catch_foreign, log_failure
 from runner.inference.profile_models import Models
 from runner.node.batch_queue import QueuedBatch, StoredBatches, battery_entry
 from runner.results.summary import IS_RATED
 from runner.store import EpisodeIndex
-from runner.types import BatchProgress
+from runner.types import BatchProgress, Budget
 from runner.util.display_text import one_line
 
 if TYPE_CHECKING:  # only a node has them
@@ -134,7 +134,8 @@ class BatchSession:
         self._early: list[tuple[CommandName, str | None]] = []
         self._batch: Batch | None = None
         self._waiting: Waiting | None = None
-        self._is_stopping = self._is_over = False
+        self._is_stopping = self._is_over = self._holds = False
+        self._next_spec: BatchSpec | None = None
         self._progress: BatchProgress | None = None
         self._unstored: list[UnstoredEpisode] = []
 
@@ -169,10 +170,28 @@ class BatchSession:
             if episode_id is None:
                 self.is_cancelled = self.is_cancelled or name in ("cancel", "abort")
                 self._is_stopping = self._is_stopping or name == "interrupt"
+                if name in ("pause", "resume"):
+                    self._holds = name == "pause"
             if self._batch is None:
                 self._early.append((name, episode_id))
             else:
                 self._batch.command(name, episode_id)
+            self._changed.notify()
+            return True
+
+    def change(self, spec: BatchSpec, save: Callable[[], object]) -> bool:
+        """Go on with another spec as soon as the running episodes have ended; return False if the batch has ended.
+
+        The spec plans all episodes that the present one plans. ``save`` is called before, and what it raises changes
+        nothing.
+        """
+        with self._changed:
+            if self._is_over:
+                return False
+            save()
+            self._next_spec = spec
+            if self._batch is not None:
+                self._batch.command("wind_down")
             self._changed.notify()
             return True
 
@@ -204,16 +223,32 @@ class BatchSession:
             return "cancelled" if self.is_cancelled else "interrupted"
 
     def _play_part(self) -> BatchResult:
-        placed = self._place()
-        with self._host.playing(self.queued, placed) as observers:
-            result = self._play_left(placed, observers)
-            while self._unstored and self._wait_for_room() and result.interrupted_by is None:
-                result = self._play_left(placed, observers)
+        budget: BudgetWatch | None = None
+        duration_s = 0.0
+        while True:
+            self._take_change()
+            placed = self._place()
+            spec, currency = placed.spec, placed.profile.agent.currency
+            budget = budget or BudgetWatch(spec.budget, currency)
+            budget.budget = spec.budget or Budget()
+            with self._host.playing(self.queued, placed) as observers:
+                result = self._play_left(placed, observers, budget)
+                while self._unstored and self._wait_for_room() and result.interrupted_by is None:
+                    result = self._play_left(placed, observers, budget)
+            duration_s += result.duration_s
+            with self._changed:
+                if self._next_spec is not None and result.status == "completed":
+                    continue
+                if self.is_cancelled:  # perhaps after the last episode
+                    result = msgspec.structs.replace(result, status="cancelled")
+                self._is_over = result.status != "completed" or self.queued.spec.adaptive is None
+            return msgspec.structs.replace(result, duration_s=duration_s)
+
+    def _take_change(self) -> None:
         with self._changed:
-            if self.is_cancelled:  # perhaps after the last episode
-                result = msgspec.structs.replace(result, status="cancelled")
-            self._is_over = result.status != "completed" or self.queued.spec.adaptive is None
-        return result
+            if self._next_spec is not None:
+                self.queued = msgspec.structs.replace(self.queued, spec=self._next_spec)
+                self._next_spec = None
 
     def _place(self) -> ResolvedBatch:
         """Return the batch at its placement, which is that of its stored episodes.
@@ -240,7 +275,9 @@ class BatchSession:
         placed.placement.require_kind(self._stored.placement_kind(self.queued))
         return placed
 
-    def _play_left(self, placed: ResolvedBatch, observers: Sequence[SelectiveObserver]) -> BatchResult:
+    def _play_left(
+        self, placed: ResolvedBatch, observers: Sequence[SelectiveObserver], budget: BudgetWatch
+    ) -> BatchResult:
         """Play the episodes that are not stored yet; ``_unstored`` has those that could not be stored."""
         workspace, queued = self._host.workspace, self.queued
         if (workspace.store.runs / queued.batch_id).is_dir():
@@ -259,11 +296,18 @@ class BatchSession:
             battery_id=queued.battery_id,
             earlier_episodes=self._stored.episodes(queued.batch_id),
             models=self._host.models,
+            budget=budget,
         )
         with self._changed:
             self._batch = batch
             if self.is_cancelled:  # while its episodes waited for room on the disk
                 self._early.append(("cancel", None))
+            elif self._is_stopping:
+                self._early.append(("interrupt", None))
+            elif self._holds:
+                self._early.append(("pause", None))
+            if self._next_spec is not None:
+                batch.command("wind_down")
             for name, episode_id in self._early:
                 batch.command(name, episode_id)
             self._early.clear()

@@ -43,6 +43,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         model: a model that was requested, or that has answered.
         models: all models that answered, as ``join_models`` returns them.
         limits: as ``Limits.label`` returns them; "" for the usual ones.
+        batches: JSON array of the ids of batches.
         has_model: whether the agent used a model; False for baselines, which ``model`` cannot select.
     """
 
@@ -52,6 +53,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     models: str | None = None
     requested: str | None = None
     batch: str | None = None
+    batches: str | None = None
     excluded_batch: str | None = None
     data_label: str | None = None
     mode: str | None = None
@@ -86,6 +88,7 @@ _CONDITIONS = {
     "models": "models = :models",
     "requested": "model = :requested",
     "batch": ":batch IN (batch_id, battery_id)",
+    "batches": "batch_id IN (SELECT value FROM json_each(:batches))",
     "data_label": "data_label = :data_label",
     "mode": "mode = :mode",
     "shape": "shape = :shape",
