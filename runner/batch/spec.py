@@ -341,16 +341,15 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rate_limits(self) -> dict[str, RateLimit]:
-        """The limits of all endpoints, by name: the lower ones of the profile and of the batch."""
-        limits, spec = self.profile.agent.rate_limits, self.spec
-        return {
-            name: RateLimit(
-                requests_per_minute=_lower(limit.requests_per_minute, spec.requests_per_minute),
-                concurrent_requests=_lower(limit.concurrent_requests, spec.concurrent_requests),
+        """The limits of the endpoints that have any, by name: the lower ones of the profile and of the batch."""
+        found = dict[str, RateLimit]()
+        for name in self.profile.agent.endpoint_names:
+            limit = self.profile.agent.rate_limits.get(name, RateLimit())
+            found[name] = RateLimit(
+                requests_per_minute=_lower(limit.requests_per_minute, self.spec.requests_per_minute),
+                concurrent_requests=_lower(limit.concurrent_requests, self.spec.concurrent_requests),
             )
-            for name in self.profile.agent.endpoint_names
-            for limit in [limits.get(name, RateLimit())]
-        }
+        return {name: limit for name, limit in found.items() if limit != RateLimit()}
 
     @property
     def _records_world(self) -> bool:

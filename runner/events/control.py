@@ -56,6 +56,7 @@ ServerStatus: TypeAlias = Literal["starting", "running", "stopped", "failed"]
 HealthItem: TypeAlias = EnvHealth | ModelHealth | Host | Machine
 _Choice: TypeAlias = Annotated[str | None, Meta(description="null: use the profile's value")]
 _Step: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_STEP)]
+_Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 _Tags: TypeAlias = Annotated[list[str], Meta(max_length=50)]
 ERRORS: Final[dict[str, str]] = {
     "bad_request": "the request cannot be decoded, or its arguments do not match the operation",
@@ -199,9 +200,9 @@ class SetArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         Budget | None, Meta(description="the fields to change; what was used since the start or resume counts")
     ] = None
     requests_per_minute: Annotated[
-        int | None, Meta(ge=1, description="to each model endpoint; a lower limit of the profile holds, too")
+        _Positive | None, Meta(description="to each model endpoint; a lower limit of the profile holds, too")
     ] = None
-    concurrent_requests: Annotated[int | None, Meta(ge=1, description="to each model endpoint, likewise")] = None
+    concurrent_requests: Annotated[_Positive | None, Meta(description="to each model endpoint, likewise")] = None
 
 
 class ExtendArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -211,8 +212,8 @@ class ExtendArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """
 
     batch_id: Annotated[str, Meta(description="a batch, or all batches of a battery")]
-    repeat: Annotated[int | None, Meta(ge=1, description="number of all tasks afterwards; null: as now")] = None
-    attempts: Annotated[int | None, Meta(ge=1, description="number of all attempts at a task; null: as now")] = None
+    repeat: Annotated[_Positive | None, Meta(description="number of all tasks afterwards; null: as now")] = None
+    attempts: Annotated[_Positive | None, Meta(description="number of all attempts at a task; null: as now")] = None
 
 
 class ResultsArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

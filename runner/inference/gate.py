@@ -125,6 +125,7 @@ class LocalGate:
         self._lock = threading.RLock()  # a garbage collection may end a request that waits
         self._call_later = call_later or _start_timer
         specs = list(specs)
+        self._endpoints = [spec.name for spec in specs]
         self._entrances = {spec.name: _Entrance(spec.limit, now) for spec in specs}
         one = RateLimit(concurrent_requests=1)
         self._entrances |= {learner_of(spec.name): _Entrance(one, now) for spec in specs}
@@ -135,8 +136,8 @@ class LocalGate:
     def set_limits(self, limits: Mapping[str, RateLimit]) -> None:
         """Replace the rate limits of all endpoints, by name, for the requests that are still to come."""
         with self._lock:
-            for name in self._entrances.keys() & limits:
-                self._entrances[name].set_limit(limits[name])
+            for name in self._endpoints:
+                self._entrances[name].set_limit(limits.get(name, RateLimit()))
 
     async def enter(self, endpoint: str, key: str, time_left_s: float) -> bool:
         """Wait for the rate limits of an endpoint, and return whether a request may be sent.

@@ -106,6 +106,23 @@ def test_the_limits_are_kept_exactly_and_no_request_waits_needlessly(
     assert caller.refused == 0
 
 
+def test_new_limits_hold_for_the_requests_to_come_and_those_of_the_last_minute_count() -> None:
+    timers = Timers()
+    gate = limited_gate(timers, RateLimit(requests_per_minute=3))
+    caller = Caller(gate, timers.clock)
+    for _ in range(2):
+        caller.request()
+    gate.set_limits({"a": RateLimit(requests_per_minute=2)})
+    caller.request()
+    assert len(caller.starts) == 2
+    timers.advance(WINDOW_S)
+    assert len(caller.starts) == 3
+    gate.set_limits({})
+    for _ in range(3):
+        caller.request()
+    assert (len(caller.starts), gate.cause("a")) == (6, "")
+
+
 def test_a_request_that_waits_is_refused_when_the_endpoint_rests() -> None:
     timers = Timers()
     gate = limited_gate(timers, RateLimit(concurrent_requests=1))
