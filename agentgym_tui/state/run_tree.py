@@ -81,16 +81,16 @@ class RunTree:
         self._places: dict[str, int] = {}
 
     def update(self, store: RunStore) -> None:
-        groups = defaultdict[tuple[str | None, str], list[BatchRun]](list)
+        groups = defaultdict[str, list[BatchRun]](list)
         self.batches.set_rows([*store.batches.values()])
         for batch in self.batches.all_rows:
-            groups[batch.battery_id, batch.battery_id or batch.batch_id].append(batch)
+            groups[batch.battery_id or batch.batch_id].append(batch)
         numbered = enumerate(reversed(groups.items()))  # the newest first
         self.rows = [
             row
-            for _, ((battery_id, _), batches) in sorted(numbered, key=lambda each: _rank(each[0], each[1][1]))
+            for _, (run_id, batches) in sorted(numbered, key=lambda each: _rank(each[0], each[1][1]))
             if any(map(self._is_shown, batches))
-            for row in self._rows_of(store, battery_id, batches)
+            for row in self._rows_of(store, run_id if any(batch.battery_id for batch in batches) else None, batches)
         ]
         self._places = {row.key: place for place, row in enumerate(self.rows)}
 

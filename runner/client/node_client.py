@@ -21,6 +21,7 @@ from runner.events.control import (
     EpisodeChunk,
     EpisodeEntry,
     EpisodesArgs,
+    ExtendArgs,
     ListArgs,
     LogLines,
     LogsArgs,
@@ -35,6 +36,7 @@ from runner.events.control import (
     SentHistory,
     ServerArgs,
     ServerInfo,
+    SetArgs,
     ShutdownArgs,
     StartArgs,
     TargetArgs,
@@ -49,7 +51,7 @@ TIMEOUT_S: Final = 5.0  # to wait for a reply
 SLOW_TIMEOUT_S: Final = 30.0  # where the node reads its index
 REPEAT_S: Final = 1.5  # after which a request without a reply is sent again if its operation is one of ``REPEATABLE``
 REPEATABLE: Final = frozenset(
-    {"start", "move", "replay", "episode", "annotate", "health", "list", "logs"}
+    {"start", "move", "set", "extend", "replay", "episode", "annotate", "health", "list", "logs"}
 )  # twice is as once
 RETRY_INTERVAL_S: Final = 0.25  # between attempts while no node answers
 MAX_RETRIES: Final = 10  # repeating is safe, because a request without a responder reached no node
@@ -114,6 +116,14 @@ class NodeClient:
     async def move(self, run_id: str, to: int) -> None:
         """Move a waiting batch, or the waiting batches of a battery, so that ``to`` other ones run before."""
         await self._command("move", MoveArgs(batch_id=run_id, to=to), NoArgs)
+
+    async def set(self, args: SetArgs) -> list[BatchState]:
+        """Change how batches are played that have not ended."""
+        return await self._command("set", args, list[BatchState])
+
+    async def extend(self, args: ExtendArgs) -> list[BatchState]:
+        """Plan more episodes; return the batches of the run, among them those that extend an ended one."""
+        return await self._command("extend", args, list[BatchState])
 
     async def replay(self, args: ReplayArgs) -> list[BatchState]:
         return await self._command("replay", args, list[BatchState])

@@ -23,14 +23,16 @@ from runner.node.batch_queue import BatchQueue, QueuedBatch
 from runner.node.handlers import ControlHandler
 from runner.store import EpisodeRecord
 from runner.types import BatchProgress
+from tests.conftest import Install
 from tests.support.batches import place_spec
 from tests.support.episodes import RecordedEpisode, new_id
+from tests.support.hooked_agent import HookedAgent
 from tests.unit.node.conftest import Send
 
 
-def start(send: Send, **args: object) -> str:
+def start(send: Send, agent: str = "oracle", **args: object) -> str:
     batch_id = str(ULID())
-    assert send("start", batch_id=batch_id, envs=["Maze"], agent="oracle", workers=0, **args)["ok"]
+    assert send("start", batch_id=batch_id, envs=["Maze"], agent=agent, workers=0, **args)["ok"]
     return batch_id
 
 
@@ -197,8 +199,7 @@ def test_a_playing_batch_goes_on_with_its_new_settings_and_plans(
     ]
     (result,) = played.results
     assert (result.status, result.n_episodes, result.n_planned) == ("completed", 10, 10)
-    assert [record.limits for record in played.records][0] != "14 rounds"
-    assert [record.limits for record in played.records][-1] == "14 rounds"
+    assert (played.records[0].limits, played.records[-1].limits) == ("", "14 rounds")
     ended = handler.queue.get(batch_id)
     assert ended is not None
     assert (ended.status, ended.n_done, ended.spec.concurrency) == ("completed", 10, 2)
@@ -226,8 +227,26 @@ def test_a_command_between_two_settings_is_not_lost(
     paused = [item for item in played.items if isinstance(item, BatchProgress) and item.paused]
     ended = handler.queue.get(batch_id)
     assert ended is not None
-    assert (bool(paused), ended.status, ended.n_done) == ((True, "completed", 4) if command == "pause" else (False, "cancelled", 2))
+    expected = (True, "completed", 4) if command == "pause" else (False, "cancelled", 2)
+    assert (bool(paused), ended.status, ended.n_done) == expected
     assert [result.status for result in played.results] == [ended.status]
+
+
+def test_what_a_batch_has_used_of_its_budget_counts_after_a_change(
+    handler: ControlHandler, send: Send, played: Played, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(task_index: int, step: int) -> None:
+        raise ValueError(f"task {task_index}")
+
+    install(agents={"hooked": "tests.support.hooked_agent:HookedAgent"})
+    monkeypatch.setattr(HookedAgent, "before_act", staticmethod(fail))
+    batch_id = start(send, "hooked", repeat=9, concurrency=1, budget={"errors_in_a_row": 9})
+    played.after[2] = lambda: send("set", batch_id=batch_id, budget={"errors_in_a_row": 4})
+    played.play()
+    ended = handler.queue.get(batch_id)
+    assert ended is not None
+    assert (ended.status, len(played.records)) == ("interrupted", 4)
+    assert (ended.interruption or "").startswith("4 episodes in a row ended with an error")
 
 
 def test_the_lower_rate_limit_of_profile_and_batch_holds() -> None:
