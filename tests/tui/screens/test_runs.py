@@ -162,6 +162,14 @@ def test_a_battery_is_completed_only_if_all_its_batches_are(statuses: Sequence[s
     assert all(status in counted for status in statuses)
 
 
+def test_a_batch_and_what_extends_it_are_one_run() -> None:
+    store, tree = RunStore(), RunTree()
+    store.apply_list(node_list(batch_state(1, "running", battery_id=batch_id(0)), batch_state(0, "completed")))
+    tree.update(store)
+    (row,) = tree.rows
+    assert (row.run_id, {batch.batch_id for batch in row.batches}) == (batch_id(0), {batch_id(0), batch_id(1)})
+
+
 def test_a_run_whose_length_is_not_known_has_no_planned_episodes() -> None:
     store, tree = RunStore(), RunTree()
     store.apply_events([live(started(0))])
