@@ -294,9 +294,13 @@ class BatchPlayer:
         yield [SelectiveObserver(self._forward, self._callbacks.wants_item, is_inline=True)]
 
     def on_look(self, ended: QueuedBatch, look: Look) -> bool:
-        if (part := look.following) is None:
+        if look.following is None:
             return False
-        is_added = self._retried(lambda: self._queue.add(msgspec.structs.replace(part, status="running")))
+        part = msgspec.structs.replace(look.following, status="running")
+        with self._changed:
+            is_added = self._retried(lambda: self._queue.add(part))
+            if is_added and self._session is not None:
+                self._session.queued = part  # a change that comes before it plays is one of this part
         return bool(is_added) and not self._stopping
 
     def show(self, queued: QueuedBatch, item: BatchItem) -> None:

@@ -13,7 +13,10 @@ from runner.types.data import Outcome
 At: TypeAlias = Annotated[datetime, Meta(tz=True, description="when the event happened, by the sender's clock")]
 EpisodeId: TypeAlias = Annotated[str, Meta(description="id of the episode, a ULID")]
 BatchId: TypeAlias = Annotated[str, Meta(description="id of the batch, a ULID")]
-BatteryId: TypeAlias = Annotated[str | None, Meta(description="id of the battery, a ULID; null for a single batch")]
+BatteryId: TypeAlias = Annotated[
+    str | None,
+    Meta(description="id of the battery, or of the batch that this one extends, a ULID; null for a single batch"),
+]
 Boot: TypeAlias = Annotated[str, Meta(description="id of the process, a ULID; new at each start")]
 NodeName: TypeAlias = Annotated[str, Meta(description="name of the node")]
 EnvName: TypeAlias = Annotated[str, Meta(description="name of the environment")]
