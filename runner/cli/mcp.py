@@ -50,7 +50,7 @@ async def follow(ctl: Ctl) -> object:
     run_id, batch_ids = await ctl.followed()
     items = _FOLLOWED.get((ctl.node.name, run_id)) or _FOLLOWED.setdefault((ctl.node.name, run_id), _Items())
     if items.task is None:
-        items.task = asyncio.create_task(items.collect(Follower(ctl.node, run_id, batch_ids, ctl.quote)))
+        items.task = asyncio.create_task(items.collect(Follower(ctl.node, run_id, batch_ids)))
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ctl.options.wait_s):
             while len(items.found) <= ctl.options.cursor and not items.task.done():
@@ -117,7 +117,7 @@ async def answer(message: dict[str, Any], ctl: Ctl, tools: dict[str, Tool]) -> d
             return {"result": {"tools": [_described(name, tool) for name, tool in tools.items()]}}
         case "tools/call" if (name := parameters.get("name")) in tools:
             document = await _call(name, tools[name], parameters.get("arguments") or {}, ctl)
-            text = {"type": "text", "text": ascii_json(document)}
+            text = {"type": "text", "text": ascii_json(ctl.quote(document))}
             return {"result": {"content": [text], "isError": not document.ok}}
         case "tools/call":
             return {"error": {"code": -32602, "message": f"unknown tool; there are {', '.join(tools)}"}}
@@ -135,7 +135,7 @@ async def _call(name: str, tool: Tool, arguments: object, ctl: Ctl) -> Document:
         fixed = {"content": ctl.options.content, "dry_run": False, "all": False}
         result = await tool.call(Ctl(ctl.node, argparse.Namespace(**given | fixed)))
     except (ControlRequestError, RunnerError, msgspec.ValidationError) as exc:
-        return Document(command=name, node=ctl.node.name, ok=False, error=failure_of(exc, ctl.quote))
+        return Document(command=name, node=ctl.node.name, ok=False, error=failure_of(exc))
     return Document(command=name, node=ctl.node.name, ok=True, result=result)
 
 
