@@ -390,7 +390,7 @@ async def _run(options: argparse.Namespace) -> int:
         ctl = Ctl(node, options)
         if options.command == "follow":
             return await _follow(ctl, *await ctl.followed(), steps=True)
-        result = await _VERBS[options.command](ctl)
+        result = await VERBS[options.command](ctl)
         document = ctl.document(options.command, result)
         waits = options.command in ("submit", "again") and (options.wait or options.follow) and not options.dry_run
         if options.json:
@@ -421,7 +421,7 @@ def _write_line(line: str) -> None:
     output_stream().flush()
 
 
-_VERBS: Final[dict[str, Callable[[Ctl], Awaitable[msgspec.Struct]]]] = {
+VERBS: Final[dict[str, Callable[[Ctl], Awaitable[msgspec.Struct]]]] = {
     "submit": Ctl.submit,
     "list": Ctl.show_list,
     "show": Ctl.show,
