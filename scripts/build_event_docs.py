@@ -19,7 +19,7 @@ import msgspec
 
 from runner.bus.streams import stream_configs
 from runner.client.follow import RESULTS as CTL_RESULTS
-from runner.client.views import Document
+from runner.client.views import Document, Quoted
 from runner.events import subjects
 from runner.events.codec import MAX_BYTES, MAX_DEPTH, headers_for
 from runner.events.control import ARGS, ERRORS, RESULTS, ControlReply, Op
@@ -58,8 +58,8 @@ def schemas() -> dict[str, Schema]:
         batch.__doc__ = LiveBatch.__doc__
         result[subject] = _schema(batch, subject)
     result["agentgym.control.request"] = _schema(reduce(or_, map(_request, ARGS)), "agentgym.control.request")
-    result["agentgym.ctl.v1"] = _schema(reduce(or_, map(_ctl_document, CTL_RESULTS)), "agentgym.ctl.v1")
-    result["agentgym.control.reply"] = _schema(ControlReply, "agentgym.control.reply", _results())
+    result["agentgym.ctl.v1"] = _ctl_schema("agentgym.ctl.v1")
+    result["agentgym.control.reply"] = _schema(ControlReply, "agentgym.control.reply", _components(RESULTS.values()))
     return result
 
 
@@ -73,8 +73,8 @@ def _schema(kind: Any, name: str, others: dict[str, Schema] | None = None) -> Sc
     return schema
 
 
-def _results() -> dict[str, Schema]:
-    _, definitions = msgspec.json.schema_components(RESULTS.values(), ref_template="#/$defs/{name}")
+def _components(kinds: Iterable[Any]) -> dict[str, Schema]:
+    _, definitions = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     return {name: each for name, each in definitions.items() if each.get("properties")}
 
 
@@ -103,6 +103,17 @@ def _ctl_document(command: str) -> Any:  # noqa: ANN401 - a struct type
     kind = msgspec.defstruct(f"{command}_document", [*fields, result], tag_field="command", tag=command, kw_only=True)
     kind.__doc__ = Document.__doc__
     return kind
+
+
+def _ctl_schema(name: str) -> Schema:
+    """Return the schema of what ``ctl`` prints: fields that are marked as foreign text are wrapped."""
+    schema = _schema(reduce(or_, map(_ctl_document, CTL_RESULTS)), name, _components([Quoted]))
+    for definition in schema["$defs"].values():
+        for field, described in definition.get("properties", {}).items():
+            if described.pop("x-foreign", False):
+                kept = {key: described[key] for key in ("description", "default") if key in described}
+                definition["properties"][field] = kept | {"anyOf": [{"$ref": "#/$defs/Quoted"}, {"type": "null"}]}
+    return schema
 
 
 def _document() -> Iterator[str]:
@@ -138,7 +149,9 @@ def _control() -> Iterator[str]:
     yield from _table(("code", "meaning"), [(f"`{code}`", meaning) for code, meaning in ERRORS.items()])
     yield ""
     parts = _definitions(LiveBatch)
-    yield from _objects("result", [(f"`{name}`", each) for name, each in _results().items() if name not in parts])
+    yield from _objects(
+        "result", [(f"`{name}`", each) for name, each in _components(RESULTS.values()).items() if name not in parts]
+    )
 
 
 def _result(op: Op) -> str:

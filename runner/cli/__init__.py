@@ -21,7 +21,7 @@ _SHARED_MODULES = {
     **dict.fromkeys(("clusters", "compare", "eval-report"), "analyses"),
     "serve-model": "serve",
     "nats-info": "node",
-    "skill": "mcp",
+    "skill": "completion",
 }
 
 

@@ -1,15 +1,16 @@
-"""The command ``agentgym-runner completion``: prints the completion script of a shell, which shtab makes."""
+"""Commands that print a text for other programs: the completion script of a shell, and coding agents' instructions."""
 
 from __future__ import annotations
 
 import argparse
 import re
 from collections.abc import Sequence
+from importlib.resources import files
 
 from runner import plugins
 from runner.cli import subcommand_module
-from runner.cli.arguments import SUBCOMMANDS, build_parser
-from runner.cli.terminal import output_stream
+from runner.cli.arguments import SUBCOMMANDS, build_parser, subcommand_parser
+from runner.cli.terminal import output_stream, print_line
 from runner.util.argument_parser import SafeArgumentParser, describe_completion
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -53,3 +54,13 @@ def completion_script(shell: str, parser: argparse.ArgumentParser) -> str:
     functions = [f"_agentgym_{kind}() {{ compgen -W '{text}' -- \"$1\"; }}" for kind, text in lines.items()]
     names = {kind: f"_agentgym_{kind}" for kind in words}
     return shtab.complete(parser, shell, preamble="\n".join(functions), choice_functions=names)
+
+
+def main_skill(argv: Sequence[str]) -> int:
+    skill_parser().parse_args(argv)
+    print_line(files("runner").joinpath("SKILL.md").read_text("utf-8").rstrip())
+    return 0
+
+
+def skill_parser() -> SafeArgumentParser:
+    return subcommand_parser("skill", "Print SKILL.md, with which coding agents use these commands.")

@@ -22,46 +22,37 @@ from runner.cli.arguments import (
     subcommand_parser,
 )
 from runner.cli.query_arguments import add_query_argument, protect_negations
-from runner.cli.reports import format_interval
-from runner.cli.terminal import ascii_json, output_stream, print_json, print_stderr, print_table, print_text, safe_text
-from runner.client.follow import (
-    BatchItem,
-    EpisodeDetails,
-    EpisodeItem,
-    Follower,
-    FollowItem,
-    GapItem,
-    Shown,
-    StepItem,
-    episode_details,
-)
+from runner.cli.terminal import ascii_json, output_stream, print_stderr, print_table, print_text
+from runner.client.follow import BatchItem, Follower, GapItem, Shown, episode_details
 from runner.client.node_client import ControlRequestError, NodeClient, RunCommand
 from runner.client.node_folder import LaunchOptions, NodeStartError
 from runner.client.ssh import SshError, parse_ssh_url
 from runner.client.target import ConnectedNode, Target, connected
 from runner.client.views import (
-    BatchView,
-    ClusterView,
-    ComparedEpisodes,
     Document,
     EpisodeList,
     Failure,
     HealthView,
-    Listing,
-    LogView,
     Order,
-    Quoted,
     Quotes,
-    Results,
     ServerView,
     compared,
     health_view,
-    listing,
-    view_of,
 )
 from runner.errors import ConfigError, RunnerError
-from runner.events.control import ERRORS, BatchState, EpisodesArgs, LogsArgs, NodeList, ReplayArgs, StartArgs
-from runner.store.episode_file import decode_episode
+from runner.events.control import (
+    ERRORS,
+    BatchState,
+    EpisodesArgs,
+    LogLines,
+    LogsArgs,
+    NodeList,
+    ReplayArgs,
+    RunResults,
+    StartArgs,
+)
+from runner.results.alignment import AlignedEpisodes
+from runner.store.episode_file import decode_episode, shared_fields
 from runner.types import Budget
 from runner.util.argument_parser import SafeArgumentParser, suggestion
 from runner.util.clock import is_ulid, new_ulid
@@ -76,6 +67,8 @@ MAX_NAMED: Final = 5
 """Maximum number of ids that the message about an ambiguous one names."""
 MAX_STEPS: Final = 5
 """Number of last steps of an episode that ``show`` prints, unless another is given."""
+MAX_LINE_CHARS: Final = 400
+"""Maximum length of a line of ``follow``."""
 _REFUSED: Final = ("script", "endpoint", "key_env", "tracing", "compat")
 _STATUSES: Final = ("completed", "cancelled", "interrupted")
 
@@ -94,15 +87,22 @@ class Ctl:
         self.client: NodeClient = node.client
         self.quote = Quotes(content=options.content)
 
-    async def show_list(self) -> Listing:
-        return listing(await self.client.fetch_list(), self.quote)
+    def document(self, command: str, result: object) -> dict[str, Any]:
+        return self.quote(Document(command=command, node=self.node.name, ok=True, result=result))  # type: ignore[no-any-return]
+
+    async def show_list(self) -> NodeList:
+        return await self.client.fetch_list()
 
     async def health(self) -> HealthView:
-        return health_view(await self.client.fetch_health(), self.quote)
+        return health_view(await self.client.fetch_health())
 
     async def env(self) -> ServerView:
-        change = self.client.start_server if self.options.action == "start" else self.client.stop_server
-        return view_of(ServerView, await change(self.options.env), self.quote)
+        starts = self.options.action == "start"
+        if self.options.dry_run:
+            env = _known(self.options.env, (await self.client.fetch_list()).envs, "environment")
+            return ServerView(env=env, status="starting" if starts else "stopped", cause=None, dry_run=True)
+        change = self.client.start_server if starts else self.client.stop_server
+        return ServerView(**shared_fields(await change(self.options.env), ServerView))
 
     async def _find(self, *, episodes: bool = False) -> tuple[str, list[BatchState]]:
         """Return the id that the options name and its batches; none for an ``episode``, which may be shortened, too."""
@@ -130,31 +130,28 @@ class Ctl:
     async def show(self) -> Shown:
         run_id, batches = await self._find(episodes=True)
         if batches:
-            return Shown(batches=[view_of(BatchView, batch, self.quote) for batch in batches], episode=None)
+            return Shown(batches=batches, episode=None)
         data = await self.client.fetch_episode(run_id)
-        return Shown(batches=[], episode=episode_details(data, run_id, self.quote, self.options.steps))
+        return Shown(batches=[], episode=episode_details(data, run_id, self.options.steps))
 
-    async def results(self) -> Results:
+    async def results(self) -> RunResults:
         run_id, _ = await self._find()
-        found = await self.client.fetch_results(run_id)
-        clusters = [view_of(ClusterView, cluster, self.quote) for cluster in found.clusters]
-        return view_of(Results, found, self.quote, clusters=clusters)
+        return await self.client.fetch_results(run_id)
 
     async def episodes(self) -> EpisodeList:
         options = self.options
         args = EpisodesArgs(query=options.query, limit=options.limit, before=options.before)
         return EpisodeList(episodes=await self.client.fetch_episodes(args))
 
-    async def logs(self) -> LogView:
-        found = await self.client.fetch_logs(LogsArgs(log=self.options.log, n_lines=self.options.lines))
-        return view_of(LogView, found, self.quote, lines="\n".join(found.lines))
+    async def logs(self) -> LogLines:
+        return await self.client.fetch_logs(LogsArgs(log=self.options.log, n_lines=self.options.lines))
 
-    async def compare(self) -> ComparedEpisodes:
+    async def compare(self) -> AlignedEpisodes:
         left, right = [
             decode_episode(await self.client.fetch_episode(each.upper()), Path(f"{each}.json"), was_moved=True)
             for each in (self.options.left, self.options.right)
         ]
-        return compared(left, right, self.quote)
+        return compared(left, right)
 
     async def command(self, name: RunCommand) -> Order:
         """Pause, resume, step or cancel; what is so already is no failure."""
@@ -166,16 +163,16 @@ class Ctl:
             send = partial(self.client.command, name, **{kind: run_id})
         concerned = [batch for batch in targets if _may(name, batch)]
         if self.options.dry_run:
-            return self._order(concerned, changed=False, dry_run=True)
+            return Order(batches=concerned, changed=False, dry_run=True)
         try:
             await send()
         except ControlRequestError as exc:
             is_so = name == "cancel" or (name == "pause" and any(map(_is_paused, targets)))
             if exc.code != "not_running" or not is_so:
                 raise
-            return self._order(concerned, changed=False)
+            return Order(batches=concerned, changed=False)
         after = await self._after(targets)
-        after.changed = name == "step" or not targets or after.batches != self._order(targets, changed=True).batches
+        after.changed = name == "step" or not targets or after.batches != targets
         return after
 
     async def move(self) -> Order:
@@ -189,40 +186,37 @@ class Ctl:
         if not self.options.dry_run:
             await self.client.shutdown(drain=self.options.drain)
         left = [batch for batch in listed.batches if batch.status not in _STATUSES]
-        return self._order(left, changed=not self.options.dry_run, dry_run=self.options.dry_run)
+        return Order(batches=left, changed=not self.options.dry_run, dry_run=self.options.dry_run)
 
     async def again(self) -> Order:
         run_id, batches = await self._find()
         new_id = self.options.batch_id or new_ulid()
         if self.options.dry_run:
-            return self._order(batches, changed=False, dry_run=True)
+            return Order(batches=batches, changed=False, dry_run=True)
         known = self.options.batch_id and (await self.client.fetch_list(new_id)).batches
         only: Literal["errors", "all"] = "errors" if self.options.errors else "all"
         started = await self.client.replay(ReplayArgs(batch_id=run_id, only=only, new_batch_id=new_id))
-        return self._order(started, changed=not known, n_episodes=sum(batch.n_planned for batch in started))
+        return Order(batches=started, changed=not known, n_episodes=sum(batch.n_planned for batch in started))
 
     async def submit(self) -> Order:
         listed = await self.client.fetch_list()
         args = start_args(self.options, listed)
         if self.options.dry_run:
             n_episodes = _n_episodes(args)
-            return self._order([], changed=False, dry_run=True, n_episodes=n_episodes)
+            return Order(batches=[], changed=False, dry_run=True, n_episodes=n_episodes)
         known = self.options.batch_id and (await self.client.fetch_list(args.batch_id)).batches
         started = await self.client.start(args)
-        return self._order(started, changed=not known, n_episodes=sum(batch.n_planned for batch in started))
+        return Order(batches=started, changed=not known, n_episodes=sum(batch.n_planned for batch in started))
 
     async def followed(self) -> tuple[str, list[str]]:
         run_id, batches = await self._find()
         return run_id, [batch.batch_id for batch in batches]
 
-    def _order(self, batches: Sequence[BatchState], **fields: Any) -> Order:  # noqa: ANN401 - fields of the struct
-        return Order(batches=[view_of(BatchView, batch, self.quote) for batch in batches], **fields)
-
     async def _after(self, batches: Sequence[BatchState]) -> Order:
         """Return an order for these batches, as they are now."""
         is_dry = self.options.dry_run
         now = {batch.batch_id: batch for batch in (await self.client.fetch_list()).batches}
-        return self._order([now.get(each.batch_id, each) for each in batches], changed=not is_dry, dry_run=is_dry)
+        return Order(batches=[now.get(each.batch_id, each) for each in batches], changed=not is_dry, dry_run=is_dry)
 
 
 def find_batches(listed: NodeList, text: str) -> tuple[str, list[BatchState]]:
@@ -329,33 +323,33 @@ def main_ctl(argv: Sequence[str]) -> int:
     try:
         return asyncio.run(_run(options))
     except (ControlRequestError, RunnerError) as exc:
-        failure, code = failure_of(exc, Quotes(content=options.content)), 2 if isinstance(exc, ConfigError) else 1
+        failure, code, quote = (
+            failure_of(exc),
+            2 if isinstance(exc, ConfigError) else 1,
+            Quotes(content=options.content),
+        )
     if options.json:
         document = Document(command=options.command, node=None, ok=False, error=failure)
-        output_stream().write(ascii_json(document, None if is_lines else 2) + "\n")
+        output_stream().write(ascii_json(quote(document), None if is_lines else 2) + "\n")
     else:
-        detail = None if failure.detail is None else failure.detail.text or "--content shows the reason"
+        detail = failure.detail and (quote(failure)["detail"]["text"] or "--content shows the reason")
         text = "; ".join(filter(None, (failure.message, failure.hint, detail)))
         print_stderr(f"agentgym-runner ctl {options.command}: {text}")
     return code
 
 
-def failure_of(exc: Exception, quote: Quotes) -> Failure:
-    """Return why a command failed; the reason of a node may quote a server, so it is wrapped."""
-    if isinstance(exc, ControlRequestError):
-        message, code, hint = str(exc), exc.code or "unreachable", exc.hint
-        if code in ERRORS and code not in OWN_CODES:
-            reason = quote("; ".join(filter(None, (message, hint))))
-            return Failure(code=code, message=ERRORS[code], hint="", detail=reason)
-    elif isinstance(exc, NodeStartError | SshError):
-        text = (
+def failure_of(exc: Exception) -> Failure:
+    """Return why a command failed; the reason of a node may quote a server, so it is foreign text."""
+    if isinstance(exc, NodeStartError | SshError):
+        what = (
             "the node could not be started" if isinstance(exc, NodeStartError) else "the node cannot be reached by ssh"
         )
-        return Failure(code="unreachable", message=text, hint="", detail=quote(str(exc)))
-    else:
-        message, hint = str(exc), ""
-        code = "unreachable" if isinstance(exc, BusError) else "invalid"
-    return Failure(code=code, message=Quotes.visible(message), hint=Quotes.visible(hint))
+        return Failure(code="unreachable", message=what, hint="", detail=str(exc))
+    if not isinstance(exc, ControlRequestError):
+        return Failure(code="unreachable" if isinstance(exc, BusError) else "invalid", message=str(exc), hint="")
+    if exc.code in ERRORS and exc.code not in OWN_CODES:
+        return Failure(code=exc.code, message=ERRORS[exc.code], hint="", detail=exc.text)
+    return Failure(code=exc.code or "unreachable", message=str(exc), hint=exc.hint)
 
 
 def _usage_problem(options: argparse.Namespace) -> str:
@@ -396,12 +390,13 @@ async def _run(options: argparse.Namespace) -> int:
         ctl = Ctl(node, options)
         if options.command == "follow":
             return await _follow(ctl, *await ctl.followed(), steps=True)
-        result = await _VERBS[options.command](ctl)
+        result = await VERBS[options.command](ctl)
+        document = ctl.document(options.command, result)
         waits = options.command in ("submit", "again") and (options.wait or options.follow) and not options.dry_run
-        if waits and options.json:
-            _write_line(ascii_json(Document(command=options.command, node=node.name, ok=True, result=result)))
+        if options.json:
+            _write_line(ascii_json(document, None if waits else 2))
         else:
-            _print(options, node.name, options.command, result)
+            print_fields(document["result"], f"of {node.name}")
         if not waits:
             return 0
         assert isinstance(result, Order)
@@ -411,13 +406,13 @@ async def _run(options: argparse.Namespace) -> int:
 
 async def _follow(ctl: Ctl, run_id: str, batch_ids: Sequence[str], *, steps: bool) -> int:
     """Print what happens, one line each, and return the exit code of the run."""
-    follower = Follower(ctl.node, run_id, batch_ids, ctl.quote, steps=steps)
+    follower = Follower(ctl.node, run_id, batch_ids, steps=steps)
     async for item in follower.items():
+        document = ctl.document("follow", item)
         if ctl.options.json:
-            line = ascii_json(Document(command="follow", node=ctl.node.name, ok=True, result=item))
-            await asyncio.to_thread(_write_line, line)
+            await asyncio.to_thread(_write_line, ascii_json(document))
         elif steps or isinstance(item, BatchItem | GapItem):
-            await asyncio.to_thread(_write_line, safe_text(follow_line(item)))
+            await asyncio.to_thread(_write_line, one_line(_cell(document["result"]), MAX_LINE_CHARS))
     return follower.exit_code
 
 
@@ -426,7 +421,7 @@ def _write_line(line: str) -> None:
     output_stream().flush()
 
 
-_VERBS: Final[dict[str, Callable[[Ctl], Awaitable[msgspec.Struct]]]] = {
+VERBS: Final[dict[str, Callable[[Ctl], Awaitable[msgspec.Struct]]]] = {
     "submit": Ctl.submit,
     "list": Ctl.show_list,
     "show": Ctl.show,
@@ -443,86 +438,52 @@ _VERBS: Final[dict[str, Callable[[Ctl], Awaitable[msgspec.Struct]]]] = {
 }
 
 
-def _print(options: argparse.Namespace, node: str, command: str, result: msgspec.Struct) -> None:
-    if options.json:
-        print_json(Document(command=command, node=node, ok=True, result=result))
-        return
-    match result:
-        case Listing():
-            print_batches(node, result.batches)
-        case Order():
-            if result.dry_run:
-                n = "" if result.n_episodes is None else f" {result.n_episodes:,} episodes"
-                print_text(f"{command}: would be sent to {node}{n and ':'}{n}")
-            if result.batches or not result.dry_run:
-                print_batches(node, result.batches)
-        case HealthView():
-            _print_health(result)
-        case Results():
-            _print_results(result)
-        case EpisodeList():
-            rows = [
-                (each.episode_id, each.env, str(each.task_index), each.outcome or "unknown") for each in result.episodes
-            ]
-            print_table("Episodes", ("episode", "environment", "task", "outcome"), rows)
-        case ComparedEpisodes():
-            where = "the same" if result.divergence is None else f"different from step {result.divergence} on"
-            print_text(f"{options.left} and {options.right}: {where}")
-        case LogView(lines=Quoted(text=None)):
-            print_text(f"{node} has {', '.join(result.names)}; --content shows the last lines of one")
-        case LogView(lines=Quoted(text=str() as text)):
-            print_text(text)
-        case ServerView():
-            print_text(f"{result.env}: {result.status}")
-        case Shown(episode=EpisodeDetails() as details):
-            items: list[FollowItem] = [details.episode, *details.steps]
-            print_text("\n".join(map(follow_line, items)))
-        case Shown():
-            print_batches(node, result.batches)
+_COLUMNS: Final = {
+    "batches": "batch_id env agent model status n_done n_planned",
+    "rows": "env agent model n_success n_rated success_interval",
+    "clusters": "id env cause n representative",
+    "episodes": "episode_id env agent task_index outcome",
+    "envs": "env status transport",
+    "endpoints": "endpoint status model",
+    "steps": "index reward differences left right",
+}
+"""Columns of the tables, beside those of foreign texts."""
 
 
-def print_batches(node: str, batches: Sequence[BatchView]) -> None:
-    rows = [
-        (each.batch_id, each.env, each.agent, each.model or "-", each.status, f"{each.n_done}/{each.n_planned}")
-        for each in batches
-    ]
-    print_table(f"Batches of {node}", ("batch", "environment", "agent", "model", "status", "episodes"), rows)
+def print_fields(fields: dict[str, Any], of: str) -> None:
+    """Print a result: lists of objects as tables, other values as lines."""
+    for name, value in fields.items():
+        match value:
+            case [dict() as first, *_]:
+                texts = [key for key in first if any(_is_foreign(row[key]) for row in value)]
+                columns = [key for key in _COLUMNS[name].split() if key in first] + texts
+                print_table(f"{name} {of}", columns, [[_cell(row[key]) or "-" for key in columns] for row in value])
+            case dict() if not _is_foreign(value):
+                print_fields(value, of)
+            case _ if cell := _cell(value):
+                print_text(f"{name:<12}  {cell}")
 
 
-def _print_results(found: Results) -> None:
-    rows = [
-        (row.env, row.agent, row.model or "-", f"{row.n_success}/{row.n_rated}", format_interval(row.success_interval))
-        for row in found.rows
-    ]
-    print_table("Results", ("environment", "agent", "model", "success", "95% interval"), rows)
-    if found.clusters:
-        cells = [(each.id, each.env, each.cause, str(each.n), each.representative) for each in found.clusters]
-        print_table("Failures", ("id", "environment", "cause", "n", "representative"), cells)
+def _is_foreign(value: object) -> bool:
+    return isinstance(value, dict) and value.get("foreign") is True
 
 
-def _print_health(health: HealthView) -> None:
-    print_text(f"{health.node}  {health.status}, version {health.version}, profile {health.profile}")
-    rows = [(each.env, each.status, each.transport) for each in health.envs]
-    rows += [(each.endpoint, each.status, each.model or "model") for each in health.endpoints]
-    print_table("Health", ("what", "status", "how"), rows)
-
-
-def follow_line(item: FollowItem) -> str:
-    """Return a line about an item; foreign texts are part of it only where they are shown."""
-    match item:
-        case StepItem():
-            texts = [quoted.text for quoted in (item.action, item.observation) if quoted is not None and quoted.text]
-            shown = "".join(f"  {one_line(text, 120)}" for text in texts)
-            return f"{item.episode_id}  step {item.index}  reward {item.reward:g}{shown}"
-        case EpisodeItem():
-            outcome, reward = item.outcome or "ended", "-" if item.reward is None else f"{item.reward:g}"
-            name = f"{item.episode_id}  {item.env} task {item.task_index}"
-            return f"{name}  {outcome}  reward {reward}  {item.rounds} rounds"
-        case BatchItem():
-            rate = "-" if item.success_rate is None else f"{item.success_rate:.1%}"
-            return f"{item.batch_id}  {item.env}  {item.status}  {item.n_episodes}/{item.n_planned}  success {rate}"
-        case GapItem():
-            return f"-- {item.text}"
+def _cell(value: Any) -> str:  # noqa: ANN401 - any value of JSON
+    """Return a value as text; of an object those that are known, numbers with their names."""
+    match value:
+        case {"foreign": True}:
+            return f"({value['chars']} characters)" if value["text"] is None else str(value["text"])
+        case dict():
+            cells = {name: _cell(each) for name, each in value.items()}
+            named = (text if isinstance(value[name], str) else f"{name} {text}" for name, text in cells.items() if text)
+            return "  ".join(named)
+        case list():
+            return ", ".join(map(_cell, value)) or "none"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{round(value, 3):g}"
+    return "" if value is None else str(value)
 
 
 def ctl_parser() -> SafeArgumentParser:
@@ -591,7 +552,7 @@ def _add_changing(add: Callable[..., SafeArgumentParser]) -> None:
     add("step", "let a paused episode or batch play one step", changes=True, target="required").set_defaults(all=False)
     move = add("move", "move what waits to another place in the queue", changes=True, target="required")
     move.add_argument("--to", type=at_least(0), default=0, metavar="N", help="number of batches before (default 0)")
-    env = add("env", "start or stop the server of an environment")
+    env = add("env", "start or stop the server of an environment", changes=True)
     env.add_argument("action", choices=["start", "stop"])
     env.add_argument("env", metavar="NAME")
     stop = add("stop", "stop the node after the running steps", changes=True)

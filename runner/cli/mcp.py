@@ -1,7 +1,4 @@
-"""``agentgym-runner mcp``: a node as tools for coding agents, by the Model Context Protocol on standard streams.
-
-Only the person who starts it decides whether tools may change anything and whether they return foreign text.
-"""
+"""``agentgym-runner mcp``: a node as tools, by MCP on standard streams; only who starts it allows orders and texts."""
 
 from __future__ import annotations
 
@@ -10,17 +7,17 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from importlib.resources import files
-from typing import Annotated, Any, Final, NamedTuple
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
 from runner import __version__
 from runner.cli.arguments import subcommand_parser
-from runner.cli.ctl import Ctl, add_node_options, failure_of, node_problem, target_of
-from runner.cli.terminal import ascii_json, print_line, reserve_stdout
+from runner.cli.ctl import VERBS, Ctl, add_node_options, failure_of, node_problem, target_of
+from runner.cli.terminal import ascii_json, reserve_stdout
 from runner.client.follow import Follower, FollowItem
 from runner.client.node_client import ControlRequestError
 from runner.client.target import connected
@@ -30,113 +27,89 @@ from runner.util.argument_parser import SafeArgumentParser
 
 VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MAX_MESSAGE_BYTES, MAX_ITEMS = 1 << 20, 200
-_WHICH = Meta(max_length=64, description="of a batch, battery or episode, or a part of it that no other has; or last")
-_ID = ("id", Annotated[str, _WHICH])
+_ID = ("id", Annotated[str, Meta(max_length=64, description="of a batch, battery or episode, a part of it, or `last`")])
 _NEW_ID = ("batch_id", Annotated[str | None, Meta(description="a new ULID; it makes the call safe to repeat")], None)
-_COUNT = Annotated[int, Meta(ge=1, le=1_000_000)]
+_COUNT, _INDEX = Annotated[int, Meta(ge=1, le=1_000_000)], Annotated[int, Meta(ge=0)]
+_NAMES = tuple((name, str | None, None) for name in ("run", "battery", "agent", "model"))
+_PLAYED = (*_NAMES, ("repeat", _COUNT, 1), ("attempts", _COUNT, 1), ("task_index", _INDEX, 0), _NEW_ID)
+_PAGE = (("query", str, ""), ("limit", Annotated[int, Meta(ge=1, le=200)], 50), ("before", str | None, None))
+_FROM = (("cursor", _INDEX, 0), ("wait_s", Annotated[float, Meta(ge=0, le=30)], 10.0))
+READING: Final = {
+    "list": ("List the batches, newest first, and what the node can play.", ()),
+    "show": ("Show a batch, a battery, or an episode with its last steps.", (_ID, ("steps", int, 5))),
+    "results": ("Sum up a batch or battery; its failed episodes come in clusters.", (_ID,)),
+    "episodes": ("List episodes by a query such as `batch:ID outcome:failure`, newest first.", _PAGE),
+    "compare": ("Compare two episodes step by step.", (("left", str), ("right", str))),
+    "follow": ("What a run did since a cursor; call again with the new one until `ended`.", (_ID, *_FROM)),
+}
+ORDERS: Final = {
+    "submit": ("Start batches of the environment `run`, or of a tier (`battery`).", _PLAYED),
+    "again": ("Play a run again, or only its errors.", (_ID, ("errors", bool, False), _NEW_ID)),
+    "pause": ("Pause a run after the running steps.", (_ID,)),
+    "resume": ("Resume what is paused or was interrupted.", (_ID,)),
+    "cancel": ("Cancel a run.", (_ID,)),
+}
+_FOLLOWED: Final[dict[str, _Items]] = {}
 
 
-class Tool(NamedTuple):
-    description: str
-    fields: tuple[Any, ...]
-    call: Callable[[Ctl], Awaitable[object]]
+class _Items:
+    """What a run did, collected since the first call about it."""
 
-    def arguments(self, name: str) -> type[msgspec.Struct]:
-        return msgspec.defstruct(name, self.fields, forbid_unknown_fields=True, kw_only=True)
+    def __init__(self, follower: Follower) -> None:
+        self.found, self.changed = list[FollowItem](), asyncio.Event()
+        self.task = asyncio.create_task(self._collect(follower))
+        self.task.add_done_callback(lambda _: self.changed.set())
+
+    async def _collect(self, follower: Follower) -> None:
+        async for item in follower.items():
+            self.found.append(item)
+            self.changed.set()
 
 
 async def follow(ctl: Ctl) -> object:
     """Return the items from a cursor on; waits for the first one, or the end."""
     run_id, batch_ids = await ctl.followed()
-    items = _FOLLOWED.get((ctl.node.name, run_id)) or _FOLLOWED.setdefault((ctl.node.name, run_id), _Items())
-    if items.task is None:
-        items.task = asyncio.create_task(items.collect(Follower(ctl.node, run_id, batch_ids, ctl.quote)))
+    items = _FOLLOWED.get(run_id) or _FOLLOWED.setdefault(run_id, _Items(Follower(ctl.node, run_id, batch_ids)))
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ctl.options.wait_s):
             while len(items.found) <= ctl.options.cursor and not items.task.done():
                 items.changed.clear()
                 await items.changed.wait()
     shown = items.found[ctl.options.cursor : ctl.options.cursor + MAX_ITEMS]
-    cursor = ctl.options.cursor + len(shown)
-    return {"items": shown, "cursor": cursor, "ended": items.task.done() and cursor >= len(items.found)}
+    if ended := items.task.done() and not shown:
+        _FOLLOWED.pop(run_id, items).task.result()  # raises why it could not be followed to its end
+    return {"items": shown, "cursor": ctl.options.cursor + len(shown), "ended": ended}
 
 
-class _Items:
-    def __init__(self) -> None:
-        self.found: list[FollowItem] = []
-        self.changed = asyncio.Event()
-        self.task: asyncio.Task[None] | None = None
-
-    async def collect(self, follower: Follower) -> None:
-        try:
-            async for item in follower.items():
-                self.found.append(item)
-                self.changed.set()
-        finally:
-            self.changed.set()
-
-
-_FOLLOWED: Final[dict[tuple[str, str], _Items]] = {}
-_PLAYED: Final = (
-    *((name, str | None, None) for name in ("run", "battery", "agent", "model")),
-    *((name, _COUNT, 1) for name in ("repeat", "attempts")),
-    ("task_index", Annotated[int, Meta(ge=0)], 0),
-    _NEW_ID,
-)
-_PAGE: Final = (("query", str, ""), ("limit", Annotated[int, Meta(ge=1, le=200)], 50), ("before", str | None, None))
-_FROM: Final = (("cursor", Annotated[int, Meta(ge=0)], 0), ("wait_s", Annotated[float, Meta(ge=0, le=30)], 10.0))
-READING: Final = {
-    "list": Tool("List the batches, newest first, and what the node can play.", (), Ctl.show_list),
-    "show": Tool("Show a batch, a battery, or an episode with its last steps.", (_ID, ("steps", int, 5)), Ctl.show),
-    "results": Tool("Sum up a batch or battery; its failed episodes come in clusters.", (_ID,), Ctl.results),
-    "episodes": Tool("List episodes by a query such as `batch:ID outcome:failure`, newest first.", _PAGE, Ctl.episodes),
-    "compare": Tool("Compare two episodes step by step.", (("left", str), ("right", str)), Ctl.compare),
-    "follow": Tool("What a run did since a cursor; call again with the new one until `ended`.", (_ID, *_FROM), follow),
-}
-ORDERS: Final = {
-    "submit": Tool("Start batches of the environment `run`, or of a tier (`battery`).", _PLAYED, Ctl.submit),
-    "again": Tool("Play a run again, or only its errors.", (_ID, ("errors", bool, False), _NEW_ID), Ctl.again),
-    "pause": Tool("Pause a run after the running steps.", (_ID,), lambda ctl: ctl.command("pause")),
-    "resume": Tool("Resume what is paused or was interrupted.", (_ID,), lambda ctl: ctl.command("resume")),
-    "cancel": Tool("Cancel a run.", (_ID,), lambda ctl: ctl.command("cancel")),
-}
-
-
-async def answer(message: dict[str, Any], ctl: Ctl, tools: dict[str, Tool]) -> dict[str, Any]:
+async def answer(message: object, ctl: Ctl, tools: dict[str, tuple[str, type[msgspec.Struct]]]) -> dict[str, Any]:
     """Return the ``result`` or ``error`` of a request."""
-    parameters = message.get("params") or {}
-    match message.get("method"):
-        case "initialize":
-            version = parameters.get("protocolVersion")
+    match message:
+        case {"method": "initialize", "params": {"protocolVersion": version}}:
             info = {"name": "agentgym-runner", "version": __version__}
             known = version if version in VERSIONS else VERSIONS[-1]
             return {"result": {"protocolVersion": known, "capabilities": {"tools": {}}, "serverInfo": info}}
-        case "ping":
+        case {"method": "ping"}:
             return {"result": {}}
-        case "tools/list":
-            return {"result": {"tools": [_described(name, tool) for name, tool in tools.items()]}}
-        case "tools/call" if (name := parameters.get("name")) in tools:
-            document = await _call(name, tools[name], parameters.get("arguments") or {}, ctl)
-            text = {"type": "text", "text": ascii_json(document)}
-            return {"result": {"content": [text], "isError": not document.ok}}
-        case "tools/call":
+        case {"method": "tools/list"}:
+            _, shapes = msgspec.json.schema_components([kind for _, kind in tools.values()])
+            listed = [{"name": name, "description": tools[name][0], "inputSchema": shapes[name]} for name in tools]
+            return {"result": {"tools": listed}}
+        case {"method": "tools/call", "params": {"name": str(name), **others}} if name in tools:
+            return {"result": await _call(name, tools[name][1], others.get("arguments") or {}, ctl)}
+        case {"method": "tools/call"}:
             return {"error": {"code": -32602, "message": f"unknown tool; there are {', '.join(tools)}"}}
     return {"error": {"code": -32601, "message": "method not found"}}
 
 
-def _described(name: str, tool: Tool) -> dict[str, Any]:
-    _, definitions = msgspec.json.schema_components([tool.arguments(name)])
-    return {"name": name, "description": tool.description, "inputSchema": definitions[name]}
-
-
-async def _call(name: str, tool: Tool, arguments: object, ctl: Ctl) -> Document:
+async def _call(name: str, kind: type[msgspec.Struct], arguments: object, ctl: Ctl) -> dict[str, Any]:
     try:
-        given = msgspec.structs.asdict(msgspec.convert(arguments, tool.arguments(name)))
+        given = msgspec.structs.asdict(msgspec.convert(arguments, kind))
         fixed = {"content": ctl.options.content, "dry_run": False, "all": False}
-        result = await tool.call(Ctl(ctl.node, argparse.Namespace(**given | fixed)))
+        result = await (VERBS | {"follow": follow})[name](Ctl(ctl.node, argparse.Namespace(**given | fixed)))
+        document = Document(command=name, node=ctl.node.name, ok=True, result=result)
     except (ControlRequestError, RunnerError, msgspec.ValidationError) as exc:
-        return Document(command=name, node=ctl.node.name, ok=False, error=failure_of(exc, ctl.quote))
-    return Document(command=name, node=ctl.node.name, ok=True, result=result)
+        document = Document(command=name, node=ctl.node.name, ok=False, error=failure_of(exc))
+    return {"content": [{"type": "text", "text": ascii_json(ctl.quote(document))}], "isError": not document.ok}
 
 
 def main_mcp(argv: Sequence[str]) -> int:
@@ -155,30 +128,21 @@ def mcp_parser() -> SafeArgumentParser:
     return parser
 
 
-def main_skill(argv: Sequence[str]) -> int:
-    skill_parser().parse_args(argv)
-    print_line(files("runner").joinpath("SKILL.md").read_text("utf-8").rstrip())
-    return 0
-
-
-def skill_parser() -> SafeArgumentParser:
-    return subcommand_parser("skill", "Print SKILL.md, with which coding agents use these commands.")
-
-
 async def _serve(options: argparse.Namespace) -> None:
     """Answer JSON messages, one per line, until standard input ends; nothing else is written to standard output."""
     output, reader = reserve_stdout(), asyncio.StreamReader(MAX_MESSAGE_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    tools = READING | (ORDERS if options.allow_orders else {})
+    texts = READING | (ORDERS if options.allow_orders else {})
+    new_kind = partial(msgspec.defstruct, forbid_unknown_fields=True, kw_only=True)
+    tools = {name: (text, new_kind(name, fields)) for name, (text, fields) in texts.items()}
 
-    async def reply(message: dict[str, Any], ctl: Ctl) -> None:
+    async def reply(message: dict[str, Any]) -> None:
         output.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], **await answer(message, ctl, tools)}) + "\n")
         output.flush()
 
     async with connected(target_of(options), starts=options.allow_orders) as node, asyncio.TaskGroup() as tasks:
         ctl = Ctl(node, options)
         while line := await reader.readline():
-            with contextlib.suppress(ValueError):
-                message = json.loads(line)
-                if isinstance(message, dict) and "id" in message and "method" in message:
-                    tasks.create_task(reply(message, ctl))
+            with contextlib.suppress(ValueError, RecursionError):
+                if isinstance(message := json.loads(line), dict) and message.keys() >= {"id", "method"}:
+                    tasks.create_task(reply(message))

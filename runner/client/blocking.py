@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from functools import partial, wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -12,7 +12,6 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from runner.client.follow import Follower, FollowItem
 from runner.client.node_client import NodeClient
 from runner.client.target import ConnectedNode, Target, connected
-from runner.client.views import Quotes
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -51,11 +50,13 @@ class BlockingNodeClient:
     fetch_logs = _blocking(NodeClient.fetch_logs)
     fetch_episode = _blocking(NodeClient.fetch_episode)
 
-    def follow(self, run_id: str, *, content: bool = True, steps: bool = True) -> Iterator[FollowItem]:
-        """Yield what a batch or battery does until it ends; see ``Follower``."""
-        items = Follower(self.node, run_id, [run_id], Quotes(content=content), steps=steps).items()
-        while (item := self.portal.call(partial(anext, items, None))) is not None:
-            yield item
+    def follow(self, run_id: str, *, steps: bool = True) -> Iterator[FollowItem]:
+        """Yield what a batch or battery does until it ends, texts as they are; see ``Follower``."""
+        batch_ids = [batch.batch_id for batch in self.fetch_list(run_id).batches]
+        following = aclosing(Follower(self.node, run_id, batch_ids, steps=steps).items())
+        with self.portal.wrap_async_context_manager(following) as items:
+            while (item := self.portal.call(partial(anext, items, None))) is not None:
+                yield item
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
@@ -15,30 +15,19 @@ from msgspec import Meta
 
 from runner.client.node_client import ControlRequestError
 from runner.client.target import ConnectedNode
-from runner.client.views import (
-    BatchView,
-    ComparedEpisodes,
-    EpisodeList,
-    HealthView,
-    Listing,
-    LogView,
-    Order,
-    Quoted,
-    Quotes,
-    Results,
-    ServerView,
-    view_of,
-)
+from runner.client.views import EpisodeList, HealthView, Order, ServerView
 from runner.errors import RunnerError
 from runner.events.codec import DurableRow, LiveRow, decode_item
-from runner.events.control import BatchState, EpisodeEntry, EpisodesArgs
+from runner.events.control import BatchState, EpisodeEntry, EpisodesArgs, LogLines, NodeList, RunResults
 from runner.events.durable import BatchCompleted, BatteryCompleted, EpisodeCompleted
 from runner.events.live import EpisodeStarted, Timestep
 from runner.events.subjects import LiveChannel, live_subject
-from runner.store.episode_file import decode_episode
+from runner.results.alignment import AlignedEpisodes
+from runner.store.episode_file import decode_episode, shared_fields
 from runner.subscribe.messages import BusMessage, Notice
 from runner.subscribe.subscription import Subscription
-from runner.types import ActionContent, Outcome, TimeStep
+from runner.types import Outcome, TimeStep
+from runner.types.fields import FOREIGN
 from runner.util.clock import ulid_milliseconds
 from runner.util.json_accessors import as_dict, content_text
 
@@ -60,8 +49,8 @@ class StepItem(msgspec.Struct, kw_only=True, tag_field="kind", tag="step"):
     reward: float
     done: bool
     valid: bool
-    action: Quoted | None
-    observation: Quoted | None
+    action: Annotated[str, FOREIGN]
+    observation: Annotated[str, FOREIGN]
 
 
 class EpisodeItem(msgspec.Struct, kw_only=True, tag_field="kind", tag="episode"):
@@ -82,7 +71,7 @@ class EpisodeDetails(msgspec.Struct, kw_only=True):
     """An episode, from its file."""
 
     episode: EpisodeItem
-    error: Quoted | None
+    error: Annotated[str | None, FOREIGN]
     steps: Annotated[list[StepItem], Meta(description="the last steps")]
 
 
@@ -95,14 +84,15 @@ class BatchItem(msgspec.Struct, kw_only=True, tag_field="kind", tag="batch"):
     n_episodes: int
     n_planned: int | None
     n_errors: int | None
-    success_rate: float | None
-    mean_reward: float | None
+    success_rate: float | None = None
+    mean_reward: float | None = None
 
 
 class GapItem(msgspec.Struct, kw_only=True, tag_field="kind", tag="gap"):
     """Something that cannot be shown, such as steps whose live items were lost and whose episode cannot be read."""
 
     text: str
+    detail: Annotated[str | None, Meta(description="what a server or the connection reported"), FOREIGN] = None
 
 
 FollowItem: TypeAlias = StepItem | EpisodeItem | BatchItem | GapItem
@@ -111,17 +101,17 @@ FollowItem: TypeAlias = StepItem | EpisodeItem | BatchItem | GapItem
 class Shown(msgspec.Struct, kw_only=True):
     """What an id names: the batch, the batches of the battery, or the episode."""
 
-    batches: list[BatchView]
+    batches: list[BatchState]
     episode: EpisodeDetails | None
 
 
 RESULTS: Final[dict[str, Any]] = {
-    "list": Listing,
+    "list": NodeList,
     "show": Shown,
-    "results": Results,
+    "results": RunResults,
     "episodes": EpisodeList,
-    "compare": ComparedEpisodes,
-    "logs": LogView,
+    "compare": AlignedEpisodes,
+    "logs": LogLines,
     "follow": FollowItem,
     "health": HealthView,
     "env": ServerView,
@@ -147,17 +137,14 @@ class Follower:
         node: the node that plays them.
         run_id: ULID of a batch or a battery.
         batch_ids: its batches that are known; a battery gets others where its repeats are adaptive.
-        quote: wraps foreign texts.
         steps: whether timesteps are items, too.
 
     Attributes:
         ended: the end of each batch that has ended.
     """
 
-    def __init__(
-        self, node: ConnectedNode, run_id: str, batch_ids: Collection[str], quote: Quotes, *, steps: bool = True
-    ) -> None:
-        self._node, self._quote, self._steps, self._run_id = node, quote, steps, run_id
+    def __init__(self, node: ConnectedNode, run_id: str, batch_ids: Collection[str], *, steps: bool = True) -> None:
+        self._node, self._steps, self._run_id = node, steps, run_id
         self._running = {batch_id: _Batch() for batch_id in batch_ids}
         self._is_battery = run_id not in batch_ids
         oldest_ms = min(map(ulid_milliseconds, (run_id, *batch_ids)))
@@ -180,7 +167,7 @@ class Follower:
             return 130
         return int(any(batch.status != "completed" or batch.n_errors for batch in self.ended.values()))
 
-    async def items(self) -> AsyncIterator[FollowItem]:
+    async def items(self) -> AsyncGenerator[FollowItem, None]:
         """Yield items until every batch has ended.
 
         Raises ``ControlRequestError`` if the node stays away, ``RunnerError`` if the bus cannot be read.
@@ -205,7 +192,7 @@ class Follower:
 
     async def _read(self, message: BusMessage | Notice) -> AsyncIterator[FollowItem]:
         if isinstance(message, Notice):
-            yield GapItem(text=self._quote.visible(message.text))
+            yield GapItem(text=message.kind.replace("_", " "), detail=message.text)
         elif isinstance(message.decoded, LiveRow):
             for live in map(decode_item, message.decoded.batch.items):
                 if isinstance(live, EpisodeStarted):
@@ -213,7 +200,7 @@ class Follower:
                     if is_mine and live.episode_id not in self._ended_episodes:
                         self._steps_shown.setdefault(live.episode_id, set())
                 elif isinstance(live, Timestep) and self._is_new(live.episode_id, live.index):
-                    yield step_item(live.episode_id, live, self._quote)
+                    yield step_item(live.episode_id, live)
         elif isinstance(message.decoded, DurableRow):
             match message.decoded.event:
                 case BatteryCompleted() as event:
@@ -234,7 +221,7 @@ class Follower:
             async for item in self._end_episode(event):
                 yield item
         elif (batch := self._running.get(event.batch_id)) is not None:
-            batch.end, batch.end_since_s = view_of(BatchItem, event, self._quote), time.monotonic()
+            batch.end, batch.end_since_s = BatchItem(**shared_fields(event, BatchItem)), time.monotonic()
             if event.status != "interrupted" and len(batch.shown) >= event.n_episodes:
                 yield self._end_batch(batch.end)
 
@@ -260,16 +247,16 @@ class Follower:
                 data = await self._node.client.fetch_episode(event.episode_id)
                 for step in decode_episode(data, Path(f"{event.episode_id}.json"), was_moved=True).timesteps:
                     if self._is_new(event.episode_id, step.index):
-                        yield step_item(event.episode_id, step, self._quote)
+                        yield step_item(event.episode_id, step)
             except (ControlRequestError, RunnerError):  # its text may quote a server
                 n_missing = event.rounds - len(shown)
                 text = f"{n_missing} steps of episode {event.episode_id} are missing, and its file cannot be read"
-                yield GapItem(text=self._quote.visible(text))
+                yield GapItem(text=text)
         del self._steps_shown[event.episode_id]  # live items that arrive later are none
         if (batch := self._running.get(event.batch_id or "")) is not None:
             batch.shown.add(event.episode_id)
             batch.n_errors += event.outcome == Outcome.ERROR
-        yield view_of(EpisodeItem, event, self._quote)
+        yield EpisodeItem(**shared_fields(event, EpisodeItem))
 
     def _end_batch(self, end: BatchItem) -> BatchItem:
         self._running.pop(end.batch_id, None)
@@ -318,8 +305,8 @@ class Follower:
             return
         async for item in self._missing_episodes(state.batch_id, batch):
             yield item
-        others = {"n_episodes": state.n_done, "n_errors": batch.n_errors, "success_rate": None, "mean_reward": None}
-        yield self._end_batch(batch.end or view_of(BatchItem, state, self._quote, **others))
+        known = shared_fields(state, BatchItem) | {"n_episodes": state.n_done, "n_errors": batch.n_errors}
+        yield self._end_batch(batch.end or BatchItem(**known))
 
     async def _missing_episodes(self, batch_id: str, batch: _Batch) -> AsyncIterator[FollowItem]:
         """Read the ended episodes from the node whose events did not come."""
@@ -329,7 +316,7 @@ class Follower:
             try:
                 found = await self._node.client.fetch_episodes(args)
             except ControlRequestError:
-                yield GapItem(text=self._quote.visible(f"ended episodes of batch {batch_id} may be missing"))
+                yield GapItem(text=f"ended episodes of batch {batch_id} may be missing")
                 return
             for entry in found[::-1]:
                 async for item in self._end_episode(entry):
@@ -339,26 +326,24 @@ class Follower:
             before = found[-1].episode_id
 
 
-def episode_details(data: bytes, episode_id: str, quote: Quotes, n_steps: int) -> EpisodeDetails:
+def episode_details(data: bytes, episode_id: str, n_steps: int) -> EpisodeDetails:
     """Return an episode from its file, with its last steps; raises ``StoreError`` if it is damaged."""
     record = decode_episode(data, Path(f"{episode_id}.json"), was_moved=True)
     last = record.timesteps[max(len(record.timesteps) - n_steps, 0) :]
-    steps = [step_item(episode_id, step, quote) for step in last]
+    steps = [step_item(episode_id, step) for step in last]
     error = None if record.error is None else f"{record.error.type}: {record.error.message}"
-    return EpisodeDetails(episode=view_of(EpisodeItem, record, quote), error=quote(error), steps=steps)
+    return EpisodeDetails(episode=EpisodeItem(**shared_fields(record, EpisodeItem)), error=error, steps=steps)
 
 
-def step_item(episode_id: str, step: Timestep | TimeStep, quote: Quotes) -> StepItem:
-    valid = step.valid if isinstance(step, Timestep) else step.action.valid
-    texts = {"action": action_text(step.action), "observation": observation_text(step.observation)}
-    return view_of(StepItem, step, quote, episode_id=episode_id, valid=valid, **texts)
-
-
-def action_text(action: ActionContent) -> str:
-    """Return the text of an action, or its tool calls, one per line."""
-    calls = (f"{call.name} {call.arguments}" for call in action.tool_calls)
-    return "\n".join(calls) if action.text is None else action.text
-
-
-def observation_text(messages: Sequence[Any]) -> str:
-    return "\n".join(content_text(as_dict(message).get("content")) for message in messages)
+def step_item(episode_id: str, step: Timestep | TimeStep) -> StepItem:
+    calls = (f"{call.name} {call.arguments}" for call in step.action.tool_calls)
+    texts = (content_text(as_dict(message).get("content")) for message in step.observation)
+    return StepItem(
+        episode_id=episode_id,
+        index=step.index,
+        reward=step.reward,
+        done=step.done,
+        valid=step.valid if isinstance(step, Timestep) else step.action.valid,
+        action="\n".join(filter(None, (step.action.text, *calls))),
+        observation="\n".join(texts),
+    )

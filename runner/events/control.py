@@ -11,6 +11,7 @@ from msgspec import Meta
 from runner.events.live import EnvHealth, Host, ModelHealth
 from runner.types import Budget, Limits, Workers
 from runner.types.fields import (
+    FOREIGN,
     AgentName,
     BatchId,
     BatteryId,
@@ -395,6 +396,7 @@ class BatchState(msgspec.Struct, kw_only=True):
             description="what the node lowers to fit its limit of open files, with the numbers, and the models that a "
             "budget of cost does not count, because they have no price; null: nothing"
         ),
+        FOREIGN,
     ] = None
     limits: Annotated[Limits | None, Meta(description="hard limits of an episode; null in older replies")] = None
     budget: Annotated[Budget | None, Meta(description="what it may use up; null: no limit")] = None
@@ -451,8 +453,8 @@ class FailureCluster(msgspec.Struct, kw_only=True):
     id: Annotated[str, Meta(description="the same for the same way of failing")]
     env: EnvName
     cause: Annotated[str, Meta(description="class of the cause, as in the query field `failure`")]
-    action: Annotated[str, Meta(description="template of the action that failed; empty without one")]
-    observation: Annotated[str, Meta(description="template of the answer to it, or of the error")]
+    action: Annotated[str, Meta(description="template of the action that failed; empty without one"), FOREIGN]
+    observation: Annotated[str, Meta(description="template of the answer to it, or of the error"), FOREIGN]
     n: Annotated[int, Meta(description="number of its episodes")]
     representative: Annotated[str, Meta(description="id of the shortest of them")]
     step: Annotated[int | None, Meta(description="where that one failed; null when unknown")]
@@ -472,7 +474,7 @@ class LogLines(msgspec.Struct, kw_only=True):
     """The end of a log; its lines quote models, environments and servers."""
 
     names: Annotated[list[str], Meta(description="names of the node's logs")]
-    lines: Annotated[list[str], Meta(description="the last lines, at most 600 bytes each on average")]
+    lines: Annotated[list[str], Meta(description="the last lines, at most 600 bytes each on average"), FOREIGN]
 
 
 class EpisodeChunk(msgspec.Struct, kw_only=True):
@@ -488,7 +490,9 @@ class ServerInfo(msgspec.Struct, kw_only=True):
 
     env: EnvName
     status: Annotated[ServerStatus, Meta(description="`failed`: the process exited, or never responded")]
-    cause: Annotated[str | None, Meta(description="why it is not running, with its last log line; null while it runs")]
+    cause: Annotated[
+        str | None, Meta(description="why it is not running, with its last log line; null while it runs"), FOREIGN
+    ]
 
 
 class SentHistory(msgspec.Struct, kw_only=True):
@@ -497,8 +501,8 @@ class SentHistory(msgspec.Struct, kw_only=True):
     n: Annotated[int, Meta(description="number of events; 0 if they were requested before")]
 
 
-class NodeHealth(msgspec.Struct, kw_only=True):
-    """What runs as this node, where it stores and sends to, and the latest health of what it uses."""
+class NodeInfo(msgspec.Struct, kw_only=True):
+    """What runs as a node, and where it sends to."""
 
     node: Annotated[str, Meta(description="name of the node")]
     boot: Boot
@@ -507,7 +511,6 @@ class NodeHealth(msgspec.Struct, kw_only=True):
     version: Annotated[str, Meta(description="version of AgentGym Console")]
     status: NodeStatus
     uptime_s: Annotated[float, Meta(description="seconds since the node started")]
-    data_dir: Annotated[str, Meta(description="the node's state directory")]
     egress: Annotated[str | None, Meta(description="URL of the external broker, without credentials; null without one")]
     n_held: Annotated[
         int,
@@ -516,10 +519,16 @@ class NodeHealth(msgspec.Struct, kw_only=True):
             "`send_history`; at most a minute old"
         ),
     ] = 0
+    indexing: Indexing = None
+
+
+class NodeHealth(NodeInfo, kw_only=True):
+    """What runs as this node, where it stores and sends to, and the latest health of what it uses."""
+
+    data_dir: Annotated[str, Meta(description="the node's state directory")]
     items: Annotated[
         list[HealthItem], Meta(description="the latest `env.health`, `model.health`, `host` and `machine` items")
     ] = msgspec.field(default_factory=list)
-    indexing: Indexing = None
 
 
 class NodeList(msgspec.Struct, kw_only=True):
@@ -536,6 +545,7 @@ class NodeList(msgspec.Struct, kw_only=True):
     queue: Annotated[
         str | None,
         Meta(description="what the queue file had lost when the node started, and what was restored; null: nothing"),
+        FOREIGN,
     ] = None
     n_waiting: Annotated[int | None, Meta(description="number of all waiting batches; null in older replies")] = None
     batteries: Annotated[

@@ -22,6 +22,7 @@ from runner.types import (
 )
 from runner.types.episode_events import EpisodeItemBase, ItemBase
 from runner.types.fields import (
+    FOREIGN,
     AgentName,
     BatchId,
     BatteryId,
@@ -234,7 +235,9 @@ class EnvHealth(ItemBase, kw_only=True, tag="env.health"):
     transport: Annotated[str, Meta(description="`embedded` or `http`")]
     open: Annotated[int | None, Meta(description="open instances; null when unknown")]
     cause: Cause
-    note: Annotated[str | None, Meta(description="scenarios of a family of environments; null for others")] = None
+    note: Annotated[str | None, Meta(description="scenarios of a family of environments; null for others"), FOREIGN] = (
+        None
+    )
 
 
 class ModelHealth(ItemBase, kw_only=True, tag="model.health"):
@@ -243,7 +246,7 @@ class ModelHealth(ItemBase, kw_only=True, tag="model.health"):
     endpoint: Annotated[str, Meta(description="name or URL, without credentials")]
     status: HealthStatus
     cause: Cause
-    hint: Annotated[str | None, Meta(description="what to do next")] = None
+    hint: Annotated[str | None, Meta(description="what to do next"), FOREIGN] = None
     model: Annotated[str | None, Meta(description="model name in requests")] = None
     latency_s: Annotated[float | None, Meta(description="response time of the health check in seconds")] = None
     rest_s: Annotated[

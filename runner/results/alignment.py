@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 from itertools import zip_longest
-from typing import Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from runner.store.episode_file import EpisodeRecord
 from runner.types import TimeStep, shape_note
+from runner.types.fields import FOREIGN
 from runner.util.json_accessors import as_dict, content_text
 
 Difference: TypeAlias = Literal["action", "observation", "reward", "missing"]
@@ -34,9 +35,9 @@ class StepText(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     index: int
-    action: str
-    thought: str
-    observation: str
+    action: Annotated[str, FOREIGN]
+    thought: Annotated[str, FOREIGN]
+    observation: Annotated[str, FOREIGN]
     reward: float
     valid: bool
     time_s: float

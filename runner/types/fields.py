@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from runner.types.data import Outcome
+
+FOREIGN: Final = Meta(extra_json_schema={"x-foreign": True})
+"""Marks fields whose texts quote models, environments, servers or other programs, or that such texts are part of."""
 
 At: TypeAlias = Annotated[datetime, Meta(tz=True, description="when the event happened, by the sender's clock")]
 EpisodeId: TypeAlias = Annotated[str, Meta(description="id of the episode, a ULID")]
@@ -58,23 +61,29 @@ HealthStatus: TypeAlias = Annotated[
     Literal["up", "slow", "wrong", "down", "embedded", "unknown"],
     Meta(description="`wrong`: responds, but is not the expected server; `embedded`: runs without a server"),
 ]
-Cause: TypeAlias = Annotated[str | None, Meta(description="what is wrong; null when there is nothing to report")]
+Cause: TypeAlias = Annotated[
+    str | None, Meta(description="what is wrong; null when there is nothing to report"), FOREIGN
+]
 EpisodeSeq: TypeAlias = Annotated[int, Meta(description="number of the item within its episode, from 0 without gaps")]
 StorageProblem: TypeAlias = Annotated[
     str | None,
     Meta(description="why nothing can be stored, and how many batches wait for room; null while there is room"),
+    FOREIGN,
 ]
 Indexing: TypeAlias = Annotated[
     str | None,
     Meta(description="how many stored episodes a starting node has read, as `indexing n of N`; null once it plays"),
+    FOREIGN,
 ]
 WaitingFor: TypeAlias = Annotated[
     str | None,
     Meta(description="address and problem of the server or disk that the batch waits for; null while the batch plays"),
+    FOREIGN,
 ]
 Interruption: TypeAlias = Annotated[
     str | None,
     Meta(description="why the batch was interrupted; null if it was not, or on request, or by the end of its node"),
+    FOREIGN,
 ]
 WaitingSeconds: TypeAlias = Annotated[
     float | None,

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import inspect
 
-from runner.cli.ctl import find_batches
+from runner.cli.ctl import find_batches, print_fields
 from runner.cli.terminal import ascii_json
-from runner.client.follow import step_item
+from runner.client.follow import RESULTS
 from runner.client.node_client import ControlRequestError
-from runner.client.views import Document, Quotes, health_view, listing
-from runner.events.control import BatchState, NodeHealth, NodeList
-from runner.events.live import EnvHealth, ModelHealth
-from runner.types import Action, TimeStep
+from runner.client.views import Document, Failure, Quotes, foreign_fields
+from runner.events.control import BatchState, NodeList
 from tests.support.console.samples import START
 
 MARK = "needle"
 FOREIGN = st.text(max_size=40).map(lambda text: f"\x1b[31m{text}{MARK}\u202e{text}")
+OWN_TEXTS = {
+    *("id", "batch_id", "battery_id", "extends", "episode_id", "representative", "episodes", "boot"),
+    *("env", "envs", "agent", "agents", "model", "models", "batteries", "node", "profile", "endpoint", "egress"),
+    *("version", "transport", "mode", "data_label", "shapes", "names", "outcome", "outcomes", "status", "flags"),
+    *("error_type", "code", "Failure.message", "Failure.hint", "FailureCluster.cause", "GapItem.text"),
+}
+"""Fields of ids, names of the profile, words and sentences of this project."""
 
 
 def state(batch_id: str, battery_id: str | None = None, text: str | None = None) -> BatchState:
@@ -40,42 +49,105 @@ def state(batch_id: str, battery_id: str | None = None, text: str | None = None)
     )
 
 
-def documents(text: str, *, content: bool) -> list[Document]:
-    """Return documents with ``text`` in each foreign field."""
-    quote = Quotes(content=content)
-    listed = NodeList(batches=[state("a", text=text)], envs=[], agents=[], models=[], storage=text, queue=text)
-    env = EnvHealth(at=START, env="Maze", status="down", latency_s=None, transport="http", open=None, cause=text)
-    model = ModelHealth(at=START, endpoint="gateway", status="down", cause=text)
-    health = NodeHealth(
-        node="n",
-        boot="b",
-        pid=1,
-        profile="p",
-        version="1",
-        status="idle",
-        uptime_s=1.0,
-        data_dir="/",
-        egress=None,
-        items=[env, model],
-        indexing=text,
-    )
-    step = TimeStep(
-        chats=[], action=Action(text=text), observation=[{"role": "user", "content": text}], reward=0, done=True
-    )
-    results = {
-        "list": listing(listed, quote),
-        "health": health_view(health, quote),
-        "follow": step_item("e", step, quote),
+def parts(kind: inspect.Type) -> Iterator[inspect.Type]:
+    """Yield a type and those that it is made of, without the fields of structs."""
+    yield kind
+    match kind:
+        case inspect.Metadata():
+            yield from parts(kind.type)
+        case inspect.UnionType(types) | inspect.TupleType(types):
+            yield from (each for one in types for each in parts(one))
+        case inspect.CollectionType():
+            yield from parts(kind.item_type)
+        case inspect.DictType(key_type, value_type):
+            yield from (*parts(key_type), *parts(value_type))
+
+
+def is_text(kind: inspect.Type) -> bool:
+    return isinstance(kind, inspect.StrType | inspect.AnyType | inspect.RawType)
+
+
+def structs_in(kind: inspect.Type, found: dict[type[msgspec.Struct], inspect.StructType]) -> None:
+    for part in parts(kind):
+        if isinstance(part, inspect.StructType) and part.cls not in found:
+            found[part.cls] = part
+            for field in part.fields:
+                structs_in(field.type, found)
+
+
+STRUCTS: dict[type[msgspec.Struct], inspect.StructType] = {}
+for each in (*RESULTS.values(), Failure):
+    structs_in(inspect.type_info(each), STRUCTS)
+
+
+def sample(kind: inspect.Type, text: str) -> Any:  # noqa: ANN401 - any JSON
+    """Return a value of a type with ``text`` in each foreign field."""
+    match kind:
+        case inspect.StructType():
+            fields = {field.name: sample(field.type, text) for field in kind.fields}
+            return fields | ({kind.tag_field: kind.tag} if kind.tag_field else {})
+        case inspect.Metadata(inspect.CollectionType(), extra_json_schema={"x-foreign": True}):
+            return [text]
+        case inspect.Metadata(extra_json_schema={"x-foreign": True}):
+            return text
+        case inspect.Metadata():
+            return sample(kind.type, text)
+        case inspect.UnionType(types):
+            return sample(next(each for each in types if not isinstance(each, inspect.NoneType)), text)
+        case inspect.CollectionType():
+            return [sample(kind.item_type, text)]
+        case inspect.TupleType(types):
+            return [sample(each, text) for each in types]
+        case inspect.DictType(key_type, value_type):
+            return {sample(key_type, text): sample(value_type, text)}
+        case inspect.LiteralType(values):
+            return values[0]
+        case inspect.EnumType():
+            return next(iter(kind.cls))
+        case inspect.DateTimeType():
+            return START
+    return {inspect.StrType: "own", inspect.IntType: 1, inspect.FloatType: 1.0, inspect.BoolType: True}[type(kind)]
+
+
+def quoted_in(value: Any) -> list[Any]:  # noqa: ANN401 - any JSON
+    if isinstance(value, dict):
+        return [value] if "foreign" in value else [each for item in value.values() for each in quoted_in(item)]
+    return [each for item in value for each in quoted_in(item)] if isinstance(value, list) else []
+
+
+def texts_in(value: Any) -> list[str]:  # noqa: ANN401 - any JSON
+    if isinstance(value, dict):
+        return [each for item in value.items() for part in item for each in texts_in(part)]
+    if isinstance(value, list):
+        return [each for item in value for each in texts_in(item)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_every_text_of_a_result_is_marked_as_foreign_or_known_to_be_ours() -> None:
+    unmarked = {
+        f"{kind.cls.__name__}.{field.name}"
+        for kind in STRUCTS.values()
+        for field in kind.fields
+        if field.name not in foreign_fields(kind.cls) | OWN_TEXTS and any(map(is_text, parts(field.type)))
     }
-    return [Document(command=name, node="n", ok=True, result=result) for name, result in results.items()]
+    assert unmarked <= OWN_TEXTS, (
+        "mark the field with FOREIGN where others write its text, else add its name to OWN_TEXTS"
+    )
+    assert {"BatchState", "EnvHealth", "FailureCluster", "StepText", "StepItem", "Failure"} <= {
+        kind.__name__ for kind in STRUCTS if foreign_fields(kind)
+    }
 
 
-@given(FOREIGN)
-def test_foreign_text_is_a_size_and_a_hash_unless_it_is_requested_and_then_safe(text: str) -> None:
-    for document in documents(text, content=False):
-        assert MARK not in ascii_json(document)
-    shown = quoted_in(msgspec.to_builtins(documents(text, content=True)))
-    assert len(shown) == 10
+@pytest.mark.parametrize("kind", STRUCTS, ids=lambda kind: kind.__name__)
+@given(text=FOREIGN)
+def test_foreign_text_is_a_size_and_a_hash_unless_it_is_requested_and_then_safe(
+    kind: type[msgspec.Struct], text: str
+) -> None:
+    value = msgspec.convert(sample(STRUCTS[kind], text), kind)
+    withheld = Quotes(content=False)(Document(command="list", node="n", ok=True, result=value))
+    assert MARK not in ascii_json(withheld)
+    shown = quoted_in(Quotes(content=True)(value))
+    assert len(shown) >= len(foreign_fields(kind))
     for each in shown:
         assert MARK in each["text"] and each["foreign"] is True
         assert not {"\x1b", "\u202e"} & set(each["text"])
@@ -83,10 +155,15 @@ def test_foreign_text_is_a_size_and_a_hash_unless_it_is_requested_and_then_safe(
         assert each["sha256"] == hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def quoted_in(value: Any) -> list[Any]:  # noqa: ANN401 - any JSON
-    if isinstance(value, dict):
-        return [value] if "foreign" in value else [each for item in value.values() for each in quoted_in(item)]
-    return [each for item in value for each in quoted_in(item)] if isinstance(value, list) else []
+@given(FOREIGN)
+def test_names_from_the_bus_are_safe_lines_wherever_they_are_printed(name: str) -> None:
+    listed = NodeList(batches=[state(name)], envs=[name], agents=[], models=[], batteries={name: [name], "foreign": []})
+    document = Quotes(content=True)(listed)
+    assert not {"\x1b", "\u202e", "\n"} & set("".join(texts_in(document)))
+    with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)) as output:
+        print_fields(document, "of n")
+        printed = output.buffer.getvalue().decode()
+    assert MARK in printed and not {"\x1b", "\u202e"} & set(printed)
 
 
 @pytest.mark.parametrize("text", ["nothing", "", "a", "c"])
