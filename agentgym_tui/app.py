@@ -43,7 +43,7 @@ from agentgym_tui.commands import (
 )
 from agentgym_tui.config import Settings, UiState, problem_summary
 from agentgym_tui.notifications import Notifier
-from agentgym_tui.presenters.cells import cut, display_width, wrap_text
+from agentgym_tui.presenters.cells import cut_start, display_width, wrap_text
 from agentgym_tui.presenters.live import no_environments
 from agentgym_tui.presenters.machine import held_text
 from agentgym_tui.presenters.number_format import format_count, pluralize
@@ -78,13 +78,18 @@ TOAST_MARGIN: Final = 3
 
 
 def short_toast(text: str, width: int, key: str) -> str:
-    """Return ``text`` as at most ``MAX_TOAST_ROWS`` rows; if it needs more, the last one names the ``key`` for all."""
-    rows = wrap_text(text, width, MAX_TOAST_ROWS + 1)
+    """Return ``text`` as at most ``MAX_TOAST_ROWS`` rows; if it needs more, it is cut before its end, where hints are.
+
+    The last row then names the ``key`` that shows all.
+    """
+    rows = wrap_text(text, width, len(text) + 1)
     if len(rows) <= MAX_TOAST_ROWS:
         return text
-    *first_rows, last_row, _ = rows
+    first_rows, rest = rows[: MAX_TOAST_ROWS - 1], " ".join(rows[MAX_TOAST_ROWS - 1 :])
     more = f"  {key} shows all"
-    return "\n".join([*first_rows, cut(f"{last_row} …", width - display_width(more)) + more])
+    room = width - display_width(more)
+    end = rest if display_width(rest) <= room else cut_start(text.replace("\n", " "), room)
+    return "\n".join([*first_rows, end + more])
 
 
 START_COMMANDS: Final = ("run.selected", "run.form", "run.battery")

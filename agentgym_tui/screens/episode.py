@@ -180,7 +180,7 @@ class EpisodeScreen(ConsoleScreen[str]):
         except (ExportError, OSError) as exc:
             self.toast(f"not written: {exc}", failed=True)
         else:
-            self.toast(f"{'trace of the batch' if loaded.trace else 'trace written'}: {path}\n{OPENING_A_TRACE}")
+            self.toast(f"{'trace of the batch' if loaded.trace else 'trace written'}; {OPENING_A_TRACE}\n{path}")
 
     def action_compare(self) -> None:
         if not isinstance(self._entry, UnreadableFile):

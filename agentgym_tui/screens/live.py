@@ -126,6 +126,10 @@ class EnvironmentsPane(LivePane):
         self.table = Table(ENV_COLUMNS, can_sort=True, sorting=sorting, id=ENVIRONMENTS_KEY)
         super().__init__(self.table)
 
+    def on_resize(self) -> None:
+        self.table.fit_again()  # fewer rows, or less room, may need other columns
+        self.table.refresh()
+
     def title(self, live: LivePanes, width: int) -> Line:
         return environments_title(live.store, live.selected_env, width)
 

@@ -480,6 +480,8 @@ class NodeSession(Session):
         if is_first := not self._listed.is_set():
             self._since = history_age(running_ids(listed), datetime.now(UTC))
             self._listed.set()
+        if node_file is not None and node_file.boot != health.boot:
+            node_file = None  # of the node before: one that starts answers before it writes its file
         if node_file is not None:
             await self._compare_profiles(node_file)
         await self._resume_restarted(listed)
@@ -489,7 +491,7 @@ class NodeSession(Session):
             before, tags = self._library.notes_state, await asyncio.to_thread(self._library.tags)
             if tags != self.store.tags or before != self._library.notes_state:
                 self.store.apply_tags(tags)
-        return True
+        return node_file is not None
 
     async def _compare_profiles(self, node_file: NodeFile) -> None:
         """Set how the profile of the node differs; follow the node to another profile if the user named none."""

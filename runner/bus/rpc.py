@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Any
 
 import msgspec
@@ -123,6 +123,7 @@ async def serve(
     *,
     name: str,
     reserved: Collection[str] = (),
+    prepare: Callable[[Client], Awaitable[None]] | None = None,
     on_served: Callable[[], None] | None = None,
 ) -> None:
     """Answer requests until cancelled, across all outages of the bus.
@@ -130,6 +131,7 @@ async def serve(
     Args:
         read_address: returns the address of the bus; None ends the service immediately.
         reserved: subjects on which the service publishes other messages; they never receive a reply.
+        prepare: awaited for each client before requests reach it; errors of the bus do not keep it from serving.
         on_served: called each time the subscription is active on the server.
     """
     address = read_address()
@@ -147,6 +149,9 @@ async def serve(
                 await connection.wait_changed()
                 continue
             served = connection.generation
+            if prepare is not None:
+                with contextlib.suppress(*BUS_ERRORS):
+                    await prepare(connection.client)
             await connection.client.subscribe(subject, cb=server.on_message)
             with contextlib.suppress(*BUS_ERRORS):  # the connection reports the failure
                 await connection.client.flush(timeout=FLUSH_TIMEOUT_S)

@@ -14,9 +14,12 @@ import shlex
 import shutil
 import socket
 import subprocess
+import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import IO, Final
 from urllib.parse import unquote, urlsplit
 
@@ -36,6 +39,8 @@ OPTIONS: Final = tuple(
 )
 VARIABLES: Final = ("HOME", "PATH", "USER", "LOGNAME", "LANG", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR")
 MAX_OUTPUT: Final = 64 * 1024
+MAX_LINE: Final = 1_000  # bytes of an error, of which the last ``N_LINES`` are kept
+N_LINES: Final = 20
 TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.05
 RESTART_S: Final = 2.0  # until a connection that was lost is made again
@@ -99,7 +104,7 @@ async def forwarded(node: SshNode) -> AsyncIterator[tuple[BusAddress, str]]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     forward = node.command("-N", "-L", f"127.0.0.1:{port}:{there.hostname}:{there.port}")
-    process = _start(forward)
+    process = _Ssh(forward)
     keeping: asyncio.Task[None] | None = None
     try:
         await _wait_for_port(process, port, node.host)
@@ -110,88 +115,95 @@ async def forwarded(node: SshNode) -> AsyncIterator[tuple[BusAddress, str]]:
         yield address, remote.node
     finally:
         if keeping is None:
-            _end(process)
+            process.stop()
         else:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
 
 
-def _start(command: list[str], stdout: int = subprocess.DEVNULL) -> ChildProcess:
-    environ = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    # the thread of the event loop starts what forwards, and lives as long as this process
-    is_forward = stdout == subprocess.DEVNULL
-    program, *arguments = command
-    command = [shutil.which(program) or program, *arguments]
-    return ChildProcess(command, environ, stdout=stdout, stderr=subprocess.PIPE, dies_with_thread=is_forward)
+class _Ssh(ChildProcess):
+    """A process of ssh. What it prints on standard error is read at once; ``errors`` has the last lines of it."""
+
+    def __init__(self, command: list[str], stdout: int = subprocess.DEVNULL) -> None:
+        environ = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+        # the thread of the event loop starts what forwards, and lives as long as this process
+        is_forward = stdout == subprocess.DEVNULL
+        program, *arguments = command
+        command = [shutil.which(program) or program, *arguments]
+        super().__init__(command, environ, stdout=stdout, stderr=subprocess.PIPE, dies_with_thread=is_forward)
+        self.errors = deque[bytes](maxlen=N_LINES)
+        self._reading = threading.Thread(target=self._read_errors, daemon=True)
+        self._reading.start()
+
+    def _read_errors(self) -> None:
+        assert self.stderr is not None
+        with self.stderr:
+            self.errors.extend(iter(partial(self.stderr.readline, MAX_LINE), b""))
+
+    def stop(self) -> None:
+        self.kill()
+        self.wait()
+        self._reading.join(POLL_S * 10)  # a process that ssh has started may have left its group
+        if self.stdout is not None:
+            self.stdout.close()
 
 
 def _read_node(node: SshNode) -> RemoteNode:
     folder = ("--data-dir", node.folder) if node.folder else ()
     remote = (*shlex.split(node.remote_command), "nats-info", "--credential", *folder)
-    process = _start(node.command(remote=remote), subprocess.PIPE)
-    assert process.stdout is not None and process.stderr is not None
+    process = _Ssh(node.command(remote=remote), subprocess.PIPE)
+    assert process.stdout is not None
     try:
-        output, errors = _read_bounded(process.stdout, process.stderr)
+        output = _read_bounded(process.stdout)
     finally:
-        _end(process)
+        process.stop()
     for line in output.split(b"\n"):
         if line.startswith(MARKER):
             try:
                 return msgspec.json.decode(line.removeprefix(MARKER), type=RemoteNode)
             except ValueError:
                 break
-    raise _failure(node.host, errors)
+    raise _failure(node.host, process)
 
 
-def _read_bounded(*streams: IO[bytes]) -> list[bytes]:
-    """Return what comes from streams until they end, at most ``MAX_OUTPUT`` bytes of each and for ``TIMEOUT_S``."""
-    texts, deadline = {stream: bytearray() for stream in streams}, time.monotonic() + TIMEOUT_S
+def _read_bounded(stream: IO[bytes]) -> bytes:
+    """Return what comes from a stream until it ends, about ``MAX_OUTPUT`` bytes at most and for ``TIMEOUT_S``."""
+    text, deadline = b"", time.monotonic() + TIMEOUT_S
     with selectors.DefaultSelector() as selector:
-        for stream in streams:
-            selector.register(stream, selectors.EVENT_READ)
-        while selector.get_map() and (left_s := deadline - time.monotonic()) > 0:
-            for key, _ in selector.select(left_s):
-                text, data = texts[key.fileobj], os.read(key.fd, MAX_OUTPUT)  # type: ignore[index]
-                text += data[: MAX_OUTPUT - len(text)]
-                if not data or len(text) == MAX_OUTPUT:
-                    selector.unregister(key.fileobj)
-    return [bytes(text) for text in texts.values()]
+        selector.register(stream, selectors.EVENT_READ)
+        while len(text) < MAX_OUTPUT and selector.select(max(deadline - time.monotonic(), 0)):
+            if not (data := os.read(stream.fileno(), MAX_OUTPUT)):
+                break
+            text += data
+    return text
 
 
-def _failure(host: str, errors: bytes) -> SshError:
-    lines = errors.decode("utf-8", "replace").strip().splitlines()
+def _failure(host: str, process: _Ssh) -> SshError:
+    """Return why a process of ssh that was stopped has failed."""
+    lines = b"".join(process.errors).decode("utf-8", "replace").strip().splitlines()
     reason = one_line(mask(lines[-1]), 300) if lines else "no node information came back"
     return SshError(f"ssh {host}: {reason}; check that `ssh {host}` works without a password and a node has run there")
 
 
-async def _wait_for_port(process: ChildProcess, port: int, host: str) -> None:
+async def _wait_for_port(process: _Ssh, port: int, host: str) -> None:
     """Wait until the port is forwarded; raises ``SshError`` if ssh ends or takes too long."""
     deadline = time.monotonic() + TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), POLL_S):
             return
         await asyncio.sleep(POLL_S)
-    process.kill()
-    assert process.stderr is not None
-    raise _failure(host, process.stderr.read(MAX_OUTPUT))
+    process.stop()
+    raise _failure(host, process)
 
 
-async def _keep(process: ChildProcess, command: list[str]) -> None:
+async def _keep(process: _Ssh, command: list[str]) -> None:
     """Start ssh again whenever it ends; the last one is killed when this task is cancelled."""
     try:
         while True:
             if process.poll() is not None:
-                _end(process)
+                process.stop()
                 await asyncio.sleep(RESTART_S)
-                process = _start(command)
+                process = _Ssh(command)
             await asyncio.sleep(POLL_S * 10)
     finally:
-        _end(process)
-
-
-def _end(process: ChildProcess) -> None:
-    process.kill()
-    process.wait()
-    for stream in (process.stdout, process.stderr):
-        if stream is not None:
-            stream.close()
+        process.stop()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
+from nats.aio.client import Client
 
 from runner import __version__
 from runner.batch.result import BatchResult
@@ -27,6 +28,7 @@ from runner.bus.connection import NatsConnection
 from runner.bus.errors import BusError
 from runner.bus.request_server import RequestHandler
 from runner.bus.rpc import send_request, serve
+from runner.bus.streams import ensure_live_stream
 from runner.config import Profile, ProfileFile
 from runner.errors import StoreError, catch_foreign
 from runner.events.control import ControlReply, ControlRequest, NodeHealth
@@ -44,7 +46,7 @@ from runner.node.retention import Policy, Pruner, prune_when_idle
 from runner.node.state_lock import NodeFile, StateLock, keep_files
 from runner.node.storage import storage_required
 from runner.node.text_indexing import index_texts
-from runner.publish.live_publisher import LivePublisher
+from runner.publish.live_publisher import STREAM_TIMEOUT_S, LivePublisher
 from runner.publish.notifier import Notifier
 from runner.publish.outbox import EventRecorder
 from runner.publish.publisher import Publisher, Sink
@@ -313,6 +315,10 @@ class Node:
 
             return RequestHandler(find_problem, reject, handle)
 
+        def create_live_stream(client: Client) -> Coroutine[Any, Any, None]:
+            # a console that is answered subscribes at once; without a stream it would miss what follows
+            return ensure_live_stream(client.jetstream(timeout=STREAM_TIMEOUT_S), self.profile.nats.streams)
+
         local, egress = requests(commands=True), requests(commands=self.profile.nats.control)
         serve_requests = partial(serve, control_subject(self.name), name=self.name, reserved=self._recorder.names.all())
         restored = {
@@ -321,7 +327,9 @@ class Node:
         }
         return {
             "health monitor": partial(health.run, live),
-            "control server": partial(serve_requests, local, lambda: self._broker.address, on_served=ready.set),
+            "control server": partial(
+                serve_requests, local, lambda: self._broker.address, prepare=create_live_stream, on_served=ready.set
+            ),
             "control server of the egress broker": partial(serve_requests, egress, self.egress),
             "keeper of the state files": partial(keep_files, restored),
         }

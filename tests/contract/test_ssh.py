@@ -175,3 +175,15 @@ async def test_a_machine_without_the_runner_is_reported_with_what_ssh_printed(ho
     with pytest.raises(SshError, match="no-runner"):
         async with connected(Target(ssh=parse_ssh_url(f"ssh://{host}", "no-runner"))):
             raise AssertionError
+
+
+async def test_an_ssh_that_prints_much_goes_on_and_its_last_line_is_the_reason(
+    host: str, node: NodeProcess, tmp_path: Path
+) -> None:
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.write_text(ssh.read_text().replace("exec", "yes debug1: | head -c 300000 >&2\nexec"))  # more than a pipe holds
+    async with connected(target(host, node, tmp_path)) as remote:
+        assert (await remote.client.fetch_health()).pid == node.pid
+    with pytest.raises(SshError, match="no-runner"):
+        async with connected(Target(ssh=parse_ssh_url(f"ssh://{host}", "no-runner"))):
+            raise AssertionError

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from nats.js.api import StreamConfig
 from nats.js.errors import BadRequestError, ServiceUnavailableError
 
+from runner.bus.address import address_of_node
 from runner.bus.broker.broker import Broker
 from runner.bus.connection import BusAddress, NatsConnection
 from runner.bus.streams import NoJetStream, ensure_streams, find_stream
 from runner.config import EventsStream, LiveStream, StreamSettings
 from runner.events.subjects import DURABLE, EVENTS_STREAM, LIVE_STREAM, live_subject
 from tests.support.nats_server import NatsServer
+from tests.support.node_process import NodeProcess
 
 pytestmark = pytest.mark.long
 
@@ -72,3 +76,16 @@ async def test_a_server_without_jetstream_has_no_stream(core_nats_server: NatsSe
     async with await NatsConnection.open(BusAddress(core_nats_server.url), name="test") as connection:
         with pytest.raises(NoJetStream):
             await find_stream(connection.client.jetstream(), DURABLE[0])
+
+
+async def test_the_live_stream_exists_whenever_a_node_answers(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path) as node:
+        address = address_of_node(tmp_path)
+        assert address is not None
+        async with await NatsConnection.open(address, name="test") as connection:
+            assert await find_stream(connection.client.jetstream(), live_subject("span", "n1")) == LIVE_STREAM
+            lost = connection.wait_changed()
+            node.broker.kill()
+            await lost
+            await node.request(connection, "list")
+            assert await find_stream(connection.client.jetstream(), live_subject("span", "n1")) == LIVE_STREAM

@@ -113,6 +113,18 @@ async def test_a_batch_that_cannot_start_is_reported_with_its_reason() -> None:
         assert "hunter22" not in screen_text(pilot.app)
 
 
+async def test_the_key_of_the_summary_is_shown_after_a_long_reason() -> None:
+    session = busy_session()
+    session.store.apply_list(node_list(batch_state(0, "running", env="Maze")))
+    app = console_app(session)
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await wait_until(pilot, lambda: batch_id(0) in app._notifier._active_ids, "a check of the batches")
+        reason = f"{'/home/ada/experiments' * 20}/state is full"
+        session.store.apply_list(node_list(batch_state(0, "interrupted", env="Maze", interruption=reason)))
+        await wait_until(pilot, lambda: "Maze interrupted" in toast_text(pilot), "the toast")
+        assert toast_text(pilot).endswith("/state is full M shows the summary  ! shows all")
+
+
 async def test_batches_that_end_together_are_announced_in_one_toast(monkeypatch: pytest.MonkeyPatch) -> None:
     session = busy_session()
     app, texts = console_app(session), list[str]()
@@ -228,12 +240,13 @@ async def test_a_reply_at_the_top_right_covers_nothing_that_is_read() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 57, 77, 117])
-@pytest.mark.parametrize("text", ["a word or two " * 60, "x" * 900, "one\ntwo\nthree\nfour", "好" * 300])
-def test_a_long_message_is_cut_to_few_rows_and_names_the_key_that_shows_all(text: str, width: int) -> None:
+@pytest.mark.parametrize("text", ["a word" + " or two words" * 60, "x" * 900, "one\ntwo\nthree\nfour", "好" * 300])
+def test_a_long_message_is_cut_before_its_end_and_names_the_key_that_shows_all(text: str, width: int) -> None:
     shown = short_toast(text, width, "!")
     rows = shown.split("\n")
     assert len(rows) == MAX_TOAST_ROWS
-    assert rows[-1].endswith("…  ! shows all")
+    end, key, _ = rows[-1].removeprefix("…").rpartition("  ! shows all")
+    assert key and end and text.replace("\n", " ").endswith(end)
     assert max(map(display_width, rows)) <= width
     assert text.startswith(rows[0])
 
@@ -253,7 +266,7 @@ async def test_a_long_message_covers_few_rows_and_messages_are_kept_newest_first
         toast(pilot.app, sanitize_message(f"{HOSTILE}{words}", 2_000), failed=True)
         await wait_for_text(pilot, "! shows all")
         await wait_until(pilot, lambda: pilot.app.screen.query_one(Toast).region.height == MAX_TOAST_ROWS, "its layout")
-        assert "word-119" not in toast_text(pilot)
+        assert "word-100" not in toast_text(pilot) and "word-119" in toast_text(pilot)
         await pilot.press("exclamation_mark")
         await wait_for_text(pilot, "╭─ Messages", "word-0")
         assert not has_unsafe_chars(screen_text(pilot.app).replace("\n", "")) and "\t" not in screen_text(pilot.app)

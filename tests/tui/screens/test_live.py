@@ -25,7 +25,7 @@ from agentgym_tui.widgets.lists import LineList, Table
 from runner.events.live import LiveAction, ModelMetrics
 from runner.subscribe.messages import Notice
 from runner.types import Phases
-from tests.support.console.fake_session import FakeSession, busy_session, empty_session
+from tests.support.console.fake_session import FakeSession, busy_session, empty_session, ended_session
 from tests.support.console.pilot import (
     SIZE,
     SMALL,
@@ -260,6 +260,19 @@ async def test_the_running_episode_is_followed_and_its_views_are_switched_and_zo
             await pilot.resize_terminal(*size)
             await wait_for_text(pilot, "task 4", "round 1")
             assert "not following" not in screen_text(pilot.app)
+
+
+@pytest.mark.parametrize("make_session", [busy_session, ended_session])
+async def test_a_smaller_terminal_shows_what_a_console_that_starts_there_does(
+    make_session: Callable[[], FakeSession],
+) -> None:
+    async with console_app(make_session()).run_test(size=SMALL) as pilot:
+        await wait_for_text(pilot, "latency")
+        started_there = screen_text(pilot.app)
+    async with console_app(make_session()).run_test(size=SIZE) as pilot:
+        await wait_for_text(pilot, "▌Environments")
+        await pilot.resize_terminal(*SMALL)
+        await wait_until(pilot, lambda: screen_text(pilot.app) == started_there, started_there)
 
 
 async def test_every_pane_is_reached_opens_the_episode_and_stays_visible_when_the_terminal_shrinks() -> None:

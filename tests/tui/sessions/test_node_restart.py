@@ -8,12 +8,16 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from agentgym_tui.sessions import bus_session
 from agentgym_tui.sessions.node import profile_difference
 from runner.client.node_client import ControlRequestError
 from runner.client.node_folder import LaunchOptions, StateLocator, read_node_file
+from runner.config import profile_digest
 from runner.node.state_lock import is_node_alive
+from runner.util.files import replace_file
 from tests.support.console.running_session import RunningSession, node_session, running
 from tests.support.model_server import ModelServer
 from tests.support.node_process import COMMAND, NodeProcess, clean_environ
@@ -74,13 +78,31 @@ async def test_a_console_without_a_profile_of_its_own_follows_the_node_to_anothe
     with ExitStack() as first:
         first.enter_context(NodeProcess(data_dir, "--config", str(profiles[0])))
         async with running(node_session(data_dir)) as console:
+            await console.wait_until_connected()
             await console.wait_until(lambda: tier_of(console, "Maze") == "lightweight")
+            await console.control.fetch_health()  # meanwhile the console finds that it need not start a node
             await asyncio.to_thread(first.close)
             with NodeProcess(data_dir, "--config", str(profiles[1])):
                 await console.wait_until(lambda: tier_of(console, "Wordle") == "lightweight")
                 assert console.store.nodes["n1"].profile == "wordle"
                 assert console.store.profile_difference is None
                 assert console.store.profile_defaults
+
+
+async def test_a_node_that_answers_before_it_has_written_its_file_is_followed_once_it_has(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bus_session, "POLL_INTERVAL_S", 3_600)
+    before, now = (write_profile(tmp_path / f"{env}.yaml", env.lower(), env) for env in ("Maze", "Wordle"))
+    with NodeProcess(data_dir, "--config", str(now)):
+        node_file = read_node_file(data_dir)
+        assert node_file is not None
+        node_file.boot, node_file.profile_path, node_file.profile_digest = "", str(before), profile_digest(before) or ""
+        replace_file(data_dir / "node.json", msgspec.json.encode(node_file))  # the node soon writes its own again
+        async with running(node_session(data_dir)) as console:
+            await console.wait_until_connected()
+            await console.wait_until(lambda: tier_of(console, "Wordle") == "lightweight")
+            assert console.store.profile_difference is None
 
 
 async def test_a_restart_with_a_changed_profile_resumes_what_ran_unless_it_is_invalid(

@@ -55,18 +55,17 @@ def open_console(folder: Path, **environ: str) -> Terminal:
 def test_a_sanitized_private_copy_is_shown_and_removed(folder: Path, key: str, variable: str) -> None:
     command = f"{sys.executable} {folder / 'pager.py'} --flag"
     with open_console(folder, **{variable: command, "VISUAL": command}) as terminal:
-        terminal.wait_for("1 episode")
+        terminal.wait_for("✓ success")
         terminal.send(key)
         terminal.wait_for("PAGER SHOWS")
         terminal.send("\x03")  # ctrl+c reaches the program and not the console
         terminal.wait_for("not opened")
         terminal.send(key)
-        terminal.wait_for("PAGER SHOWS")
+        terminal.wait_for(lambda: terminal.text.count("PAGER SHOWS") == 2)  # its first output is there again
         terminal.resize(120, 40)
         terminal.send("change\nend\n")
         terminal.wait_for("changes were made to a copy")
-        terminal.wait_for("1 episode")
-        assert len(terminal.lines) == 40
+        terminal.wait_for(lambda: "Quit" in terminal.lines[39])  # drawn again, for the new size
         terminal.send("q")
         assert terminal.wait_exit() == 0
         assert terminal.modes == INITIAL_MODES and terminal.attributes_after == terminal.attributes_before
@@ -81,7 +80,7 @@ def test_a_sanitized_private_copy_is_shown_and_removed(folder: Path, key: str, v
 
 def test_a_terminated_console_ends_the_program_and_removes_the_copy(folder: Path) -> None:
     with open_console(folder, PAGER=f"{sys.executable} {folder / 'pager.py'} x") as terminal:
-        terminal.wait_for("1 episode")
+        terminal.wait_for("✓ success")
         terminal.send("P")
         terminal.wait_for("PAGER SHOWS")
         os.kill(terminal.process.pid, 15)
@@ -92,6 +91,6 @@ def test_a_terminated_console_ends_the_program_and_removes_the_copy(folder: Path
 
 def test_a_pager_that_is_not_installed_is_named(folder: Path) -> None:
     with open_console(folder, PAGER="no-such-pager") as terminal:
-        terminal.wait_for("1 episode")
+        terminal.wait_for("✓ success")
         terminal.send("P")
         terminal.wait_for("not opened: PAGER='no-such-pager'")
