@@ -164,7 +164,7 @@ class Ctl:
             run_id, targets = await self._find(episodes=True)
             kind = "batch_id" if targets else "episode_id"
             send = partial(self.client.command, name, **{kind: run_id})
-        concerned = [batch for batch in targets if _may(name, batch)]
+        concerned = [each for each in targets if _may(name, each, everything=self.options.all)]
         if self.options.dry_run:
             return self._order(concerned, changed=False, dry_run=True)
         try:
@@ -175,7 +175,7 @@ class Ctl:
                 raise
             return self._order(concerned, changed=False)
         after = await self._after(targets)
-        after.changed = name == "step" or not targets or after.batches != self._order(targets, changed=True).batches
+        after.changed = name == "step" or not targets or bool(concerned)
         return after
 
     async def move(self) -> Order:
@@ -255,11 +255,13 @@ def _is_paused(batch: BatchState) -> bool:
     return batch.paused or batch.status == "paused"
 
 
-def _may(name: RunCommand, batch: BatchState) -> bool:
-    """Return whether a command concerns a batch."""
+def _may(name: RunCommand, batch: BatchState, *, everything: bool) -> bool:
+    """Return whether a command concerns a batch; one for everything leaves what is interrupted."""
+    if batch.status == "interrupted":
+        return name in ("resume", "cancel") and not everything
     if name == "resume":
-        return _is_paused(batch) or batch.status == "interrupted"
-    return batch.status in ("queued", "running", "paused") and not (name == "pause" and _is_paused(batch))
+        return _is_paused(batch)
+    return batch.status not in _STATUSES and not (name == "pause" and _is_paused(batch))
 
 
 def _of_run(listed: NodeList, run_id: str) -> list[BatchState]:
