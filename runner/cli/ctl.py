@@ -108,7 +108,7 @@ class Ctl:
         """Return the id that the options name and its batches; none for an ``episode``, which may be shortened, too."""
         text = self.options.id
         try:
-            run_id, batches = find_batches(await self.client.fetch_list(), text)
+            run_id, batches = find_batches(await self.client.fetch_list(), text, but=vars(self.options).get("batch_id"))
             if batches:
                 return run_id, batches
             batches = (await self.client.fetch_list(run_id)).batches  # older than those that are listed
@@ -170,10 +170,11 @@ class Ctl:
         try:
             await send()
         except ControlRequestError as exc:
-            is_so = name == "cancel" or (name == "pause" and any(map(_is_paused, targets)))
+            goes_on = [not _is_paused(each) for each in targets if each.status not in _STATUSES]
+            is_so = name == "cancel" or (name != "step" and (name == "resume") in goes_on)
             if exc.code != "not_running" or not is_so:
                 raise
-            return self._order(concerned, changed=False)
+            return self._order(targets, changed=False)
         after = await self._after(targets)
         after.changed = name == "step" or not targets or bool(concerned)
         return after
@@ -225,15 +226,17 @@ class Ctl:
         return self._order([now.get(each.batch_id, each) for each in batches], changed=not is_dry, dry_run=is_dry)
 
 
-def find_batches(listed: NodeList, text: str) -> tuple[str, list[BatchState]]:
+def find_batches(listed: NodeList, text: str, but: str | None = None) -> tuple[str, list[BatchState]]:
     """Return the id that a text names, and the batches that have it; none for that of an episode.
 
+    ``last`` names the newest ``but`` one, which a repeated command has started before.
     Raises ``ControlRequestError`` if it names nothing, or several.
     """
     if text == "last":
-        if not listed.batches:
+        runs = {batch.battery_id or batch.batch_id for batch in listed.batches} - {but}
+        if not runs:
             raise ControlRequestError("the node has no batch yet", "start one with submit", "not_found")
-        text = max(batch.battery_id or batch.batch_id for batch in listed.batches)
+        text = max(runs)
     part = text.upper()
     if not part:
         raise ControlRequestError("the ID is empty", "list shows what there is", "not_found")
