@@ -108,7 +108,7 @@ class Ctl:
         """Return the id that the options name and its batches; none for an ``episode``, which may be shortened, too."""
         text = self.options.id
         try:
-            run_id, batches = find_batches(await self.client.fetch_list(), text)
+            run_id, batches = find_batches(await self.client.fetch_list(), text, but=vars(self.options).get("batch_id"))
             if batches:
                 return run_id, batches
             batches = (await self.client.fetch_list(run_id)).batches  # older than those that are listed
@@ -161,18 +161,19 @@ class Ctl:
             run_id, targets = await self._find(episodes=True)
             kind = "batch_id" if targets else "episode_id"
             send = partial(self.client.command, name, **{kind: run_id})
-        concerned = [batch for batch in targets if _may(name, batch)]
+        concerned = [each for each in targets if _may(name, each, everything=self.options.all)]
         if self.options.dry_run:
             return Order(batches=concerned, changed=False, dry_run=True)
         try:
             await send()
         except ControlRequestError as exc:
-            is_so = name == "cancel" or (name == "pause" and any(map(_is_paused, targets)))
+            goes_on = [not _is_paused(each) for each in targets if each.status not in _STATUSES]
+            is_so = name == "cancel" or (name != "step" and (name == "resume") in goes_on)
             if exc.code != "not_running" or not is_so:
                 raise
-            return Order(batches=concerned, changed=False)
+            return Order(batches=targets, changed=False)
         after = await self._after(targets)
-        after.changed = name == "step" or not targets or after.batches != targets
+        after.changed = name == "step" or not targets or bool(concerned)
         return after
 
     async def move(self) -> Order:
@@ -219,15 +220,17 @@ class Ctl:
         return Order(batches=[now.get(each.batch_id, each) for each in batches], changed=not is_dry, dry_run=is_dry)
 
 
-def find_batches(listed: NodeList, text: str) -> tuple[str, list[BatchState]]:
+def find_batches(listed: NodeList, text: str, but: str | None = None) -> tuple[str, list[BatchState]]:
     """Return the id that a text names, and the batches that have it; none for that of an episode.
 
+    ``last`` names the newest ``but`` one, which a repeated command has started before.
     Raises ``ControlRequestError`` if it names nothing, or several.
     """
     if text == "last":
-        if not listed.batches:
+        runs = {batch.battery_id or batch.batch_id for batch in listed.batches} - {but}
+        if not runs:
             raise ControlRequestError("the node has no batch yet", "start one with submit", "not_found")
-        text = max(batch.battery_id or batch.batch_id for batch in listed.batches)
+        text = max(runs)
     part = text.upper()
     if not part:
         raise ControlRequestError("the ID is empty", "list shows what there is", "not_found")
@@ -249,11 +252,13 @@ def _is_paused(batch: BatchState) -> bool:
     return batch.paused or batch.status == "paused"
 
 
-def _may(name: RunCommand, batch: BatchState) -> bool:
-    """Return whether a command concerns a batch."""
+def _may(name: RunCommand, batch: BatchState, *, everything: bool) -> bool:
+    """Return whether a command concerns a batch; one for everything leaves what is interrupted."""
+    if batch.status == "interrupted":
+        return name in ("resume", "cancel") and not everything
     if name == "resume":
-        return _is_paused(batch) or batch.status == "interrupted"
-    return batch.status in ("queued", "running", "paused") and not (name == "pause" and _is_paused(batch))
+        return _is_paused(batch)
+    return batch.status not in _STATUSES and not (name == "pause" and _is_paused(batch))
 
 
 def _of_run(listed: NodeList, run_id: str) -> list[BatchState]:

@@ -123,18 +123,19 @@ class BatchSession:
     Attributes:
         queued: the batch, or the part of it that is being played.
         is_cancelled: whether a command has ended it for good.
+        is_paused: whether it is paused by the latest command, which the batch may read later.
     """
 
     def __init__(self, host: SessionHost, queued: QueuedBatch) -> None:
         self.queued = queued
-        self.is_cancelled = False
+        self.is_cancelled = self.is_paused = False
         self._host = host
         self._stored = StoredBatches(host.workspace)
         self._changed = threading.Condition(threading.RLock())  # a signal may interrupt its owner
         self._early: list[tuple[CommandName, str | None]] = []
         self._batch: Batch | None = None
         self._waiting: Waiting | None = None
-        self._is_stopping = self._is_over = self._holds = False
+        self._is_stopping = self._is_over = False
         self._next_spec: BatchSpec | None = None
         self._progress: BatchProgress | None = None
         self._unstored: list[UnstoredEpisode] = []
@@ -143,11 +144,6 @@ class BatchSession:
     def n_done(self) -> int:
         """Number of finished episodes, which are stored."""
         return self._progress.n_done if self._progress is not None else self.queued.n_done
-
-    @property
-    def is_paused(self) -> bool:
-        batch = self._batch
-        return batch is not None and batch.paused
 
     @property
     def waiting(self) -> Waiting | None:
@@ -170,8 +166,8 @@ class BatchSession:
             if episode_id is None:
                 self.is_cancelled = self.is_cancelled or name in ("cancel", "abort")
                 self._is_stopping = self._is_stopping or name == "interrupt"
-                if name in ("pause", "resume"):
-                    self._holds = name == "pause"
+                if name in ("pause", "step", "resume"):
+                    self.is_paused = name != "resume"
             if self._batch is None:
                 self._early.append((name, episode_id))
             else:
@@ -304,7 +300,7 @@ class BatchSession:
                 self._early.append(("cancel", None))
             elif self._is_stopping:
                 self._early.append(("interrupt", None))
-            elif self._holds:
+            elif self.is_paused:
                 self._early.append(("pause", None))
             if self._next_spec is not None:
                 batch.command("wind_down")

@@ -6,19 +6,16 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import jsonschema
 import pytest
 
 from runner.bus.address import address_of_node
 from runner.cli import main
 from runner.util.clock import new_ulid
+from tests.support.ctl import Ctl
 from tests.support.node_process import COMMAND, NodeProcess, clean_environ
 
 pytestmark = pytest.mark.long
-
-SCHEMA = jsonschema.Draft202012Validator(json.loads(Path("docs/schemas/agentgym.ctl.v1.json").read_text()))
 
 
 @pytest.fixture(scope="module")
@@ -27,38 +24,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         yield process
 
 
-class Ctl:
-    """Runs commands in this process against the node of a state directory."""
-
-    def __init__(self, data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.data_dir, self._capsys = data_dir, capsys
-        self.code = 0
-
-    def documents(self, *arguments: str) -> list[Any]:
-        """Return the documents of a command with ``--json``; ``code`` is then its exit code."""
-        self.code = main(["ctl", *arguments, "--json", "--data-dir", str(self.data_dir)])
-        text = self._capsys.readouterr().out
-        documents = [json.loads(line) for line in text.splitlines()] if text[1] != "\n" else [json.loads(text)]
-        for document in (*documents[:30], *documents[-5:]):
-            SCHEMA.validate(document)
-        return documents
-
-    def result(self, *arguments: str) -> Any:  # noqa: ANN401 - any JSON
-        (document,) = self.documents(*arguments)
-        assert (document["ok"], self.code) == (True, 0), document
-        return document["result"]
-
-    def failure(self, *arguments: str) -> str:
-        """Return the code of the error of a command that fails."""
-        (document,) = self.documents(*arguments)
-        assert (document["ok"], document["result"], self.code) == (False, None, 1)
-        assert document["error"]["message"]
-        return str(document["error"]["code"])
-
-
 @pytest.fixture
 def ctl(node: NodeProcess, capsys: pytest.CaptureFixture[str]) -> Ctl:
-    return Ctl(node.data_dir, capsys)
+    return Ctl(capsys, "--data-dir", str(node.data_dir))
 
 
 def test_a_batch_is_started_followed_shown_and_played_again(ctl: Ctl) -> None:

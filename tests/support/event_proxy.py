@@ -104,7 +104,7 @@ class EventProxy(TcpProxy):
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, waiting: dict[bytes, str]
     ) -> None:
         with contextlib.suppress(OSError):
-            async for head, frame in _frames(reader):
+            async for head, frame in frames(reader):
                 message_id = _MESSAGE_ID.search(frame) if head[0] == b"HPUB" else None
                 if message_id is None:
                     writer.write(frame)
@@ -119,7 +119,7 @@ class EventProxy(TcpProxy):
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, waiting: dict[bytes, str]
     ) -> None:
         with contextlib.suppress(OSError):
-            async for head, frame in _frames(reader):
+            async for head, frame in frames(reader):
                 event_id = waiting.pop(head[1], None) if head[0] in _FROM_SERVER else None
                 if event_id is None:
                     writer.write(frame)
@@ -142,7 +142,7 @@ class EventProxy(TcpProxy):
         return fate is not Fate.CUT
 
 
-async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[tuple[list[bytes], bytes]]:
+async def frames(reader: asyncio.StreamReader) -> AsyncIterator[tuple[list[bytes], bytes]]:
     """Yield the words of the first line of each frame, and its bytes, until the connection ends."""
     with contextlib.suppress(asyncio.IncompleteReadError):
         while True:
