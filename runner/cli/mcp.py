@@ -27,6 +27,7 @@ from runner.client.target import connected
 from runner.client.views import Document
 from runner.errors import RunnerError
 from runner.util.argument_parser import SafeArgumentParser
+from runner.util.json_accessors import as_dict
 
 VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MAX_MESSAGE_BYTES, MAX_ITEMS = 1 << 20, 200
@@ -48,7 +49,7 @@ class Tool(NamedTuple):
 async def follow(ctl: Ctl) -> object:
     """Return the items from a cursor on; waits for the first one, or the end."""
     run_id, batch_ids = await ctl.followed()
-    items = _FOLLOWED.get((ctl.node.name, run_id)) or _FOLLOWED.setdefault((ctl.node.name, run_id), _Items())
+    items = _FOLLOWED.get(run_id) or _FOLLOWED.setdefault(run_id, _Items())
     if items.task is None:
         items.task = asyncio.create_task(items.collect(Follower(ctl.node, run_id, batch_ids, ctl.quote)))
     with contextlib.suppress(TimeoutError):
@@ -57,6 +58,9 @@ async def follow(ctl: Ctl) -> object:
                 items.changed.clear()
                 await items.changed.wait()
     shown = items.found[ctl.options.cursor : ctl.options.cursor + MAX_ITEMS]
+    if not shown and items.task.done() and (failure := items.task.exception()) is not None:
+        _FOLLOWED.pop(run_id, None)
+        raise failure
     cursor = ctl.options.cursor + len(shown)
     return {"items": shown, "cursor": cursor, "ended": items.task.done() and cursor >= len(items.found)}
 
@@ -76,7 +80,7 @@ class _Items:
             self.changed.set()
 
 
-_FOLLOWED: Final[dict[tuple[str, str], _Items]] = {}
+_FOLLOWED: Final[dict[str, _Items]] = {}
 _PLAYED: Final = (
     *((name, str | None, None) for name in ("run", "battery", "agent", "model")),
     *((name, _COUNT, 1) for name in ("repeat", "attempts")),
@@ -102,10 +106,18 @@ ORDERS: Final = {
 }
 
 
-async def answer(message: dict[str, Any], ctl: Ctl, tools: dict[str, Tool]) -> dict[str, Any]:
+class Message(msgspec.Struct):
+    """A request, or without an id a notification."""
+
+    method: str
+    id: int | float | str | None = None
+    params: object = None
+
+
+async def answer(message: Message, ctl: Ctl, tools: dict[str, Tool]) -> dict[str, Any]:
     """Return the ``result`` or ``error`` of a request."""
-    parameters = message.get("params") or {}
-    match message.get("method"):
+    parameters = as_dict(message.params)
+    match message.method:
         case "initialize":
             version = parameters.get("protocolVersion")
             info = {"name": "agentgym-runner", "version": __version__}
@@ -115,7 +127,7 @@ async def answer(message: dict[str, Any], ctl: Ctl, tools: dict[str, Tool]) -> d
             return {"result": {}}
         case "tools/list":
             return {"result": {"tools": [_described(name, tool) for name, tool in tools.items()]}}
-        case "tools/call" if (name := parameters.get("name")) in tools:
+        case "tools/call" if (name := str(parameters.get("name"))) in tools:
             document = await _call(name, tools[name], parameters.get("arguments") or {}, ctl)
             text = {"type": "text", "text": ascii_json(document)}
             return {"result": {"content": [text], "isError": not document.ok}}
@@ -170,15 +182,24 @@ async def _serve(options: argparse.Namespace) -> None:
     output, reader = reserve_stdout(), asyncio.StreamReader(MAX_MESSAGE_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     tools = READING | (ORDERS if options.allow_orders else {})
+    running: dict[object, asyncio.Task[None]] = {}
 
-    async def reply(message: dict[str, Any], ctl: Ctl) -> None:
-        output.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], **await answer(message, ctl, tools)}) + "\n")
+    async def reply(message: Message, ctl: Ctl) -> None:
+        try:
+            result = await answer(message, ctl, tools)
+        finally:
+            running.pop(message.id, None)
+        output.write(json.dumps({"jsonrpc": "2.0", "id": message.id, **result}) + "\n")
         output.flush()
 
     async with connected(target_of(options), starts=options.allow_orders) as node, asyncio.TaskGroup() as tasks:
         ctl = Ctl(node, options)
-        while line := await reader.readline():
-            with contextlib.suppress(ValueError):
-                message = json.loads(line)
-                if isinstance(message, dict) and "id" in message and "method" in message:
-                    tasks.create_task(reply(message, ctl))
+        while not reader.at_eof():
+            with contextlib.suppress(ValueError, RecursionError):  # what is too long or no message is left out
+                message = msgspec.json.decode(await reader.readline(), type=Message)
+                if message.id is not None:
+                    running[message.id] = tasks.create_task(reply(message, ctl))
+                elif message.method == "notifications/cancelled":
+                    cancelled = msgspec.convert(as_dict(message.params).get("requestId"), int | float | str)
+                    if (task := running.get(cancelled)) is not None:
+                        task.cancel()
