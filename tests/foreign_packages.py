@@ -113,7 +113,7 @@ def main() -> int:
 
 def _passes(package: Package) -> bool:
     try:
-        python = interpreter(package)
+        python = interpreter(package.name, *package.requirements)
     except NotInstalled as exc:
         _say(f"{package.name}: SKIPPED, it cannot be installed: {exc}")
         return True
@@ -132,17 +132,17 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def interpreter(package: Package) -> str:
+def interpreter(name: str, *requirements: str) -> str:
     """Return the interpreter of a package's environment, which is set up once; raises ``NotInstalled``."""
-    if given := os.environ.get(f"FORMATS_{package.name.upper()}_PYTHON"):
+    if given := os.environ.get(f"FORMATS_{name.upper()}_PYTHON"):
         return given
-    folder = FOLDER / package.name
+    folder = FOLDER / name
     python, stamp = folder / "bin" / "python", folder / ".installed"
     if not stamp.exists():
-        _say(f"{package.name}: setting up {folder}")
+        _say(f"{name}: setting up {folder}")
         try:
             venv.create(folder, with_pip=True, clear=True)
-            for requirement in package.requirements:
+            for requirement in requirements:
                 _run([str(python), "-m", "pip", "install", "-q", *requirement.split()], SET_UP_S)
         except (subprocess.SubprocessError, OSError) as exc:
             raise NotInstalled(_last_line(exc)) from exc

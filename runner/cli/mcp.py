@@ -85,9 +85,8 @@ async def answer(message: object, ctl: Ctl, tools: dict[str, tuple[str, type[msg
     """Return the ``result`` or ``error`` of a request."""
     match message:
         case {"method": "initialize", "params": {"protocolVersion": version}}:
-            info = {"name": "agentgym-runner", "version": __version__}
-            known = version if version in VERSIONS else VERSIONS[-1]
-            return {"result": {"protocolVersion": known, "capabilities": {"tools": {}}, "serverInfo": info}}
+            info = {"serverInfo": {"name": "agentgym-runner", "version": __version__}, "capabilities": {"tools": {}}}
+            return {"result": {"protocolVersion": version if version in VERSIONS else VERSIONS[-1], **info}}
         case {"method": "ping"}:
             return {"result": {}}
         case {"method": "tools/list"}:
@@ -135,6 +134,7 @@ async def _serve(options: argparse.Namespace) -> None:
     texts = READING | (ORDERS if options.allow_orders else {})
     new_kind = partial(msgspec.defstruct, forbid_unknown_fields=True, kw_only=True)
     tools = {name: (text, new_kind(name, fields)) for name, (text, fields) in texts.items()}
+    running: dict[object, asyncio.Task[None]] = {}
 
     async def reply(message: dict[str, Any]) -> None:
         output.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], **await answer(message, ctl, tools)}) + "\n")
@@ -142,7 +142,12 @@ async def _serve(options: argparse.Namespace) -> None:
 
     async with connected(target_of(options), starts=options.allow_orders) as node, asyncio.TaskGroup() as tasks:
         ctl = Ctl(node, options)
-        while line := await reader.readline():
-            with contextlib.suppress(ValueError, RecursionError):
-                if isinstance(message := json.loads(line), dict) and message.keys() >= {"id", "method"}:
-                    tasks.create_task(reply(message))
+        while not reader.at_eof():
+            with contextlib.suppress(ValueError, RecursionError):  # what is too long or no message is left out
+                match json.loads(await reader.readline()):
+                    case {"method": "notifications/cancelled", "params": {"requestId": int() | str() as key}}:
+                        if key in running:
+                            running[key].cancel()
+                    case {"method": str(), "id": int() | str() as key} as message:
+                        running[key] = tasks.create_task(reply(message))
+                        running[key].add_done_callback(partial(lambda key, _: running.pop(key, None), key))

@@ -39,13 +39,22 @@ class Client:
 
     def request(self, method: str, **parameters: Any) -> Any:  # noqa: ANN401 - any JSON
         self._n += 1
-        assert self.process.stdin is not None and self.process.stdout is not None
-        message = {"jsonrpc": "2.0", "id": self._n, "method": method, "params": parameters}
-        self.process.stdin.write(json.dumps(message) + "\n")
-        self.process.stdin.flush()
-        answer = json.loads(self.process.stdout.readline())
+        self.send(method, parameters, id=self._n)
+        answer = self.read()
         assert (answer["jsonrpc"], answer["id"]) == ("2.0", self._n)
         return answer
+
+    def send(self, method: str, parameters: object, **id: object) -> None:
+        self.write(json.dumps({"jsonrpc": "2.0", "method": method, "params": parameters, **id}))
+
+    def write(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def read(self) -> Any:  # noqa: ANN401 - any JSON
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
 
     def call(self, tool: str, **arguments: Any) -> Any:  # noqa: ANN401 - any JSON
         result = self.request("tools/call", name=tool, arguments=arguments)["result"]
@@ -113,3 +122,27 @@ def test_orders_and_foreign_text_are_there_if_the_person_allows_them(node: NodeP
         assert (again["changed"], again["batches"][0]["status"]) == (False, "completed")
         assert client.call("cancel", id=batch_id)["result"]["changed"] is False
         assert client.end() == 0
+
+
+def test_a_cancelled_call_is_not_answered_and_what_is_no_message_is_left_out(node: NodeProcess) -> None:
+    run_id = new_ulid()
+    with Client(node.data_dir, "--allow-orders") as client:
+        client.call("submit", run="BabyAI", agent="random", repeat=5000, batch_id=run_id)
+        client.call("pause", id=run_id)
+        follow = {"name": "follow", "arguments": {"id": run_id, "cursor": 100_000, "wait_s": 30}}
+        client.send("tools/call", follow, id="waits")
+        client.send("notifications/cancelled", {"requestId": "waits"})
+        for line in ("", "[]", "{", "[" * 100_000, '{"id": 1}', '{"id": {}, "method": "ping"}', "x" * (2 << 20)):
+            client.write(line)
+        client.send("notifications/cancelled", {"requestId": [{}]})
+        client.send("notifications/cancelled", None)
+        assert client.request("ping")["result"] == {}
+        for parameters in list[object]((None, [], {"name": []}, {"name": None})):
+            client.send("tools/call", parameters, id="odd")
+            assert client.read()["error"]["code"] == -32602
+        for arguments in list[object]((5, [1], "x")):
+            client.send("tools/call", {"name": "show", "arguments": arguments}, id="odd")
+            assert client.read()["result"]["isError"] is True
+        assert client.call("cancel", id=run_id)["ok"] is True
+        rest, _ = client.process.communicate(timeout=20)  # less than the cancelled call would wait
+        assert (rest, client.process.returncode) == ("", 0)
