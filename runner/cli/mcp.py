@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -23,7 +22,6 @@ from runner.client.node_client import ControlRequestError
 from runner.client.target import connected
 from runner.client.views import Document
 from runner.errors import RunnerError
-from runner.util.argument_parser import SafeArgumentParser
 
 VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MAX_MESSAGE_BYTES, MAX_ITEMS = 1 << 20, 200
@@ -104,8 +102,8 @@ async def _call(name: str, kind: type[msgspec.Struct], arguments: object, ctl: C
     try:
         given = msgspec.structs.asdict(msgspec.convert(arguments, kind))
         fixed = {"content": ctl.options.content, "dry_run": False, "all": False}
-        result = await (VERBS | {"follow": follow})[name](Ctl(ctl.node, argparse.Namespace(**given | fixed)))
-        document = Document(command=name, node=ctl.node.name, ok=True, result=result)
+        result = (VERBS | {"follow": follow})[name](Ctl(ctl.node, argparse.Namespace(**given | fixed)))
+        document = Document(command=name, node=ctl.node.name, ok=True, result=await result)
     except (ControlRequestError, RunnerError, msgspec.ValidationError) as exc:
         document = Document(command=name, node=ctl.node.name, ok=False, error=failure_of(exc))
     return {"content": [{"type": "text", "text": ascii_json(ctl.quote(document))}], "isError": not document.ok}
@@ -120,7 +118,7 @@ def main_mcp(argv: Sequence[str]) -> int:
     return 0
 
 
-def mcp_parser() -> SafeArgumentParser:
+def mcp_parser() -> argparse.ArgumentParser:
     parser = subcommand_parser("mcp", "Serve a node's runs and episodes as tools of the Model Context Protocol.")
     add_node_options(parser, changes=False, json="")
     parser.add_argument("--allow-orders", action="store_true", help="add tools that start, pause and cancel runs")
@@ -134,20 +132,19 @@ async def _serve(options: argparse.Namespace) -> None:
     texts = READING | (ORDERS if options.allow_orders else {})
     new_kind = partial(msgspec.defstruct, forbid_unknown_fields=True, kw_only=True)
     tools = {name: (text, new_kind(name, fields)) for name, (text, fields) in texts.items()}
-    running: dict[object, asyncio.Task[None]] = {}
+    calls: dict[str, asyncio.Task[None]] = {}
 
     async def reply(message: dict[str, Any]) -> None:
-        output.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], **await answer(message, ctl, tools)}) + "\n")
-        output.flush()
+        result = await answer(message, ctl, tools)
+        print(ascii_json({"jsonrpc": "2.0", "id": message["id"], **result}), file=output, flush=True)
 
     async with connected(target_of(options), starts=options.allow_orders) as node, asyncio.TaskGroup() as tasks:
         ctl = Ctl(node, options)
         while not reader.at_eof():
             with contextlib.suppress(ValueError, RecursionError):  # what is too long or no message is left out
-                match json.loads(await reader.readline()):
-                    case {"method": "notifications/cancelled", "params": {"requestId": int() | str() as key}}:
-                        if key in running:
-                            running[key].cancel()
-                    case {"method": str(), "id": int() | str() as key} as message:
-                        running[key] = tasks.create_task(reply(message))
-                        running[key].add_done_callback(partial(lambda key, _: running.pop(key, None), key))
+                calls = {n: task for n, task in calls.items() if not task.done()}
+                match msgspec.json.decode(await reader.readline()):
+                    case {"method": "notifications/cancelled", "params": {"requestId": n}} if repr(n) in calls:
+                        calls[repr(n)].cancel()
+                    case {"method": str(), "id": int() | str() as n} as message:
+                        calls[repr(n)] = tasks.create_task(reply(message))
