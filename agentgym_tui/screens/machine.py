@@ -24,6 +24,7 @@ class MachineScreen(SessionScreen):
         super().__init__(context)
         self._drawn = (-1, -1)  # version of the store, and width
         self._rows: MachineRows | None = None
+        self._first = ""  # the node that was chosen last
         self._table = Table(MACHINE_COLUMNS, id="machine")
 
     def compose(self) -> ComposeResult:
@@ -37,9 +38,16 @@ class MachineScreen(SessionScreen):
         if self._drawn == (store.version, width):
             return
         self._drawn = store.version, width
-        self._rows = MachineRows(MachineView(store, keymap_of(self.app).key, self.session.read_only), width)
+        view = MachineView(store, keymap_of(self.app).key, self.session.read_only, first=self._first)
+        self._rows = MachineRows(view, width)
         self._table.show(self._rows)
         self.show_lines("summary", "status")
+
+    def show_node(self, node: str) -> None:
+        """Show the machine of a node above the others."""
+        self._first, self._drawn = node, (-1, -1)
+        self.draw(self.session.store)
+        self._table.move_to(0)
 
     def on_resize(self) -> None:
         self.draw(self.session.store)

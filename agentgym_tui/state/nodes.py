@@ -9,18 +9,19 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from runner.events.durable import FieldStatus
-from runner.events.live import Heartbeat
+from runner.events.live import EnvHealth, Heartbeat, ModelHealth
 from runner.types.machine import GpuInstance, GpuState, Machine
 
 if TYPE_CHECKING:
     from runner.events.control import NodeHealth
 
 MAX_NODES: Final = 200
+MAX_CHECKED: Final = 200  # environments, and model endpoints, of a node whose health is kept
 N_SAMPLES: Final = 150  # samples of each value: five minutes
 MAX_SERIES: Final = 500
 RATE_INTERVAL_S: Final = 2.0  # shortest time between two samples of a rate: nodes send a heartbeat as often
@@ -29,6 +30,7 @@ SERVER_TRENDS: Final = ("running", "waiting", "kv_cache", "prefix_hits", "tokens
 BusLinkStatus: TypeAlias = Literal["none", "starting", "connecting", "connected", "stalled", "disconnected", "failed"]
 # another value than the node's, set only here, or set only there
 VariableChange: TypeAlias = Literal["changed", "set", "missing"]
+_Health = TypeVar("_Health", EnvHealth, ModelHealth)
 
 
 class BusLink(msgspec.Struct):
@@ -131,6 +133,7 @@ class NodeInfo(msgspec.Struct):
     name: str
     boot: str = ""  # of its current process; "" where it is not known
     profile: str = ""
+    version: str = ""
     status: str = ""
     data_dir: str = ""
     last_seen_at: float = 0.0  # by the console's monotonic clock, in seconds
@@ -142,7 +145,9 @@ class NodeInfo(msgspec.Struct):
     n_held: int = 0  # events from before the broker's first use, which are not sent to it
     machine: MachineInfo | None = None
     n_waiting: int = 0  # batches in its queue, also those that it does not list
-    endpoints: set[str] = set()  # whose health its current process has reported
+    reported_at: datetime | None = None  # when its newest status event was stored
+    envs: dict[str, EnvHealth] = {}  # as its current process has reported them, by name
+    endpoints: dict[str, ModelHealth] = {}
 
     @property
     def sends_heartbeats(self) -> bool:
@@ -182,16 +187,19 @@ class NodeRegistry:
     def apply_health(self, health: NodeHealth) -> NodeInfo:
         node = self.get(health.node)
         node.last_seen_at, node.lost = self.now(), False
-        node.profile, node.status, node.data_dir = health.profile, health.status, health.data_dir
+        node.profile, node.version = health.profile, health.version
+        node.status, node.data_dir = health.status, health.data_dir
         node.indexing, node.egress, node.n_held = health.indexing or "", health.egress or "", health.n_held
         return node
 
     def apply_heartbeat(self, item: Heartbeat, node_name: str) -> bool:
-        """Store a node's clock and the problem of its disk; return whether a shown value has changed."""
+        """Store a node's clock, and what it is; return whether a shown value has changed."""
         node = self.get(node_name)
         before = copy(node)
         self._clocks[node.name] = item.at, self.now()
         node.storage, node.indexing = item.storage or "", item.indexing or ""
+        node.profile, node.version = item.profile or node.profile, item.version or node.version
+        node.n_waiting = node.n_waiting if item.n_waiting is None else item.n_waiting
         return node != before
 
     def apply_machine(self, item: Machine, node_name: str) -> bool:
@@ -214,9 +222,15 @@ class NodeRegistry:
             return at + timedelta(seconds=self.now() - seen_s)
         return None
 
-    def on_status_event(self, event: FieldStatus) -> None:
-        """Ignore an event of an earlier or ended process."""
+    def last_seen(self, node: NodeInfo) -> datetime | None:
+        """Return the time of a node's newest heartbeat by its own clock, or of its newest status event."""
+        beat = self._clocks.get(node.name)
+        return max(filter(None, (beat and beat[0], node.reported_at)), default=None)
+
+    def on_status_event(self, event: FieldStatus, at: datetime | None) -> None:
+        """Ignore an event, stored ``at``, of an earlier or ended process."""
         node = self.get(event.node)
+        node.reported_at = at or node.reported_at
         has_ended = node.status == "stopped" and node.boot and event.boot == node.boot
         if (event.boot or "") >= node.boot and not has_ended:
             node.status, node.profile = event.status, event.config
@@ -250,3 +264,11 @@ class NodeRegistry:
         for node in lost:
             node.lost = True
         return bool(lost)
+
+
+def note_health(known: dict[str, _Health], name: str, item: _Health) -> bool:
+    """Keep the health of something that a node uses; return whether its status has changed."""
+    before = known.get(name)
+    if before is not None or len(known) < MAX_CHECKED:
+        known[name] = item
+    return before is None or before.status != item.status

@@ -20,7 +20,15 @@ from msgspec.structs import replace
 from agentgym_tui.state.batches import ENDED, BatchRegistry, BatchRun, BatchTotals, sum_costs
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episodes import EpisodeItem, EpisodeRegistry
-from agentgym_tui.state.nodes import SERVER_TRENDS, BusLink, NodeInfo, NodeRegistry, ProfileDifference, Trends
+from agentgym_tui.state.nodes import (
+    SERVER_TRENDS,
+    BusLink,
+    NodeInfo,
+    NodeRegistry,
+    ProfileDifference,
+    Trends,
+    note_health,
+)
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, bounded, ulid_time
 from agentgym_tui.state.servers import EndpointRegistry, EnvironmentRegistry
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
@@ -182,6 +190,9 @@ class RunStore:
         if is_playing:
             return "running"
         return node.indexing if node.status == "starting" and node.indexing else node.status
+
+    def last_seen(self, node: NodeInfo) -> datetime | None:
+        return self._nodes.last_seen(node)
 
     def running_episodes(self) -> list[Episode]:
         """Return the episodes without an outcome, including those of lost nodes, the newest last."""
@@ -411,12 +422,12 @@ class RunStore:
                 self._n_queue_items += 1
             case EnvHealth():
                 self.trends.add("env latency", item.env, item.latency_s)
-                return self.env_registry.apply_health(item)
+                is_new = note_health(self._nodes.get(node).envs, item.env, item)
+                return self.env_registry.apply_health(item) or is_new
             case ModelHealth():
                 self.trends.add("model latency", item.endpoint, item.latency_s)
-                changed = self.endpoint_registry.apply_health(item)
-                self._nodes.get(node).endpoints |= {item.endpoint} & self.endpoints.keys()
-                return changed
+                is_new = note_health(self._nodes.get(node).endpoints, item.endpoint, item)
+                return self.endpoint_registry.apply_health(item) or is_new
             case ModelMetrics():
                 for what in SERVER_TRENDS:
                     self.trends.add(what, item.endpoint, getattr(item, what))
@@ -439,7 +450,7 @@ class RunStore:
             case FieldStatus(role="node" | None):
                 if event.boot:
                     self._on_boot(event.node, event.boot, sure=False)
-                self._nodes.on_status_event(event)
+                self._nodes.on_status_event(event, message.time)
 
     def _on_boot(self, node_name: str, boot: str, *, sure: bool) -> bool:
         """Record the process that sent a message, and mark running episodes of earlier processes as interrupted.
@@ -452,9 +463,10 @@ class RunStore:
             return self.episode_registry.mark_interrupted(node.name, node.boot)
         if not node.boot:
             self.episode_registry.assign_boot(node.name, boot)
-        for name in node.endpoints.difference(*(other.endpoints for other in self.nodes.values() if other is not node)):
+        others = {name for other in self.nodes.values() if other is not node for name in other.endpoints}
+        for name in node.endpoints.keys() - others:
             self.endpoints.pop(name, None)  # the new profile may not have it
-        node.endpoints = set()
+        node.endpoints, node.envs = {}, {}
         node.boot, node.status = boot, "" if node.status == "stopped" else node.status
         self.episode_registry.mark_interrupted(node.name, boot)
         return True
