@@ -100,7 +100,7 @@ def _state(store: RunStore, node: NodeInfo) -> str:
 # fmt: off
 def fleet_listing() -> Listing[FleetRow]:
     return Listing(lambda row: row.node.name, lambda row: f"{row.node.name}\n{row.node.profile}", [
-        Field("node", None, lambda row: row.node.name, "text", "name of the node", min_width=10, most=40),
+        Field("node", 10, lambda row: row.node.name, "text", "name of the node", most=40),
         Field("state", 9, lambda row: row.state, "text", "state of the node", name="status", most=22,
               values=tuple(_STATES), cell=lambda row: Cell(*_STATES.get(row.state, (row.state, "plain")))),
         Field("runs", 10, lambda row: len(row.batches), "number", "number of batches that it plays", most=28,
@@ -113,10 +113,11 @@ def fleet_listing() -> Listing[FleetRow]:
               cell=lambda row: _health_cell(row, row.node.endpoints.values())),
         Field("problems", 0, lambda row: len(row.problems), "number", "number of its problems"),
         Field("GPU", 8, lambda row: row.load, "number", "mean utilization of its GPUs in percent", name="gpu",
-              cell=_gpu_cell),
+              most=12, cell=_gpu_cell),
         Field("seen", 8, lambda row: None if row.node.is_present else row.seen_at, rank=1, most=11, cell=_seen_cell),
-        Field("profile", 9, lambda row: row.node.profile, "text", "id of its profile", rank=2, most=24),
         Field("version", 7, lambda row: row.node.version, "text", "its version of AgentGym Console", rank=3, most=16),
+        Field("profile", None, lambda row: row.node.profile, "text", "id of its profile", rank=2, min_width=9,
+              most=24),
     ])
 # fmt: on
 

@@ -199,6 +199,8 @@ class NodeRegistry:
         self._clocks[node.name] = item.at, self.now()
         node.storage, node.indexing = item.storage or "", item.indexing or ""
         node.profile, node.version = item.profile or node.profile, item.version or node.version
+        if node.status != "stopped":  # else the item is late
+            node.status = item.status or node.status
         node.n_waiting = node.n_waiting if item.n_waiting is None else item.n_waiting
         return node != before
 

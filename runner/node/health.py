@@ -53,6 +53,7 @@ class HealthMonitor(msgspec.Struct):
             called in the event loop.
         storage_problem: returns why nothing can be stored, or None; every heartbeat has it.
         indexing: returns how far a starting node has read its episodes, or None; every heartbeat has it.
+        status: returns the status of the node, or None; every heartbeat has it.
         n_waiting: returns the number of batches that wait; every heartbeat has it.
         sampler: samples the machine while the node is active or anything receives live items; None: not at all.
         heartbeat_interval_s: seconds between two heartbeats; the intervals of the checks are multiples of it.
@@ -66,6 +67,7 @@ class HealthMonitor(msgspec.Struct):
     is_active: Callable[[], bool] = lambda: True
     storage_problem: Callable[[], str | None] = lambda: None
     indexing: Callable[[], str | None] = lambda: None
+    status: Callable[[], str | None] = lambda: None
     n_waiting: Callable[[], int] = lambda: 0
     sampler: MachineSampler | None = None
     heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S
@@ -159,6 +161,7 @@ class HealthMonitor(msgspec.Struct):
             at=self.clock.now(),
             storage=storage,
             indexing=self.indexing(),
+            status=self.status(),
             profile=self.profile.id,
             version=__version__,
             n_waiting=self.n_waiting(),

@@ -302,6 +302,7 @@ class Node:
             self._is_active,
             lambda: self._player.storage_problem,
             indexing=self._indexing,
+            status=lambda: self._status,
             n_waiting=lambda: len(self._queue.with_status("queued")),
             sampler=sampler,
         )
