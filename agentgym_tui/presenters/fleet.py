@@ -75,7 +75,7 @@ class FleetRow(NamedTuple):
         node = self.node
         if node.lost:
             when = f" since {format_time(self.seen_at, '%m-%d %H:%M:%S')}" if self.seen_at else ""
-            return [Cell(f"✗ silent{when}: what it plays stays with it, and may go on there", "bad")]
+            return [Cell(f"✗ silent{when}; its batches stay with it, and may go on", "bad")]
         found = [Cell(f"✗ {masked_line(node.storage, MAX_CAUSE)}", "bad")] if node.storage and node.is_present else []
         found += (Cell(f"✗ GPU {gpu.index} is lost", "bad") for gpu in self.gpus if gpu.lost is not None)
         found += (_problem(item, tone) for item in self.health if (tone := _tone(item)) in ("bad", "warn"))
@@ -102,7 +102,7 @@ def fleet_listing() -> Listing[FleetRow]:
     return Listing(lambda row: row.node.name, lambda row: f"{row.node.name}\n{row.node.profile}", [
         Field("node", 10, lambda row: row.node.name, "text", "name of the node", most=40),
         Field("state", 9, lambda row: row.state, "text", "state of the node", name="status", most=22,
-              values=tuple(_STATES), cell=lambda row: Cell(*_STATES.get(row.state, (row.state, "plain")))),
+              values=tuple(_STATES), cell=_state_cell),
         Field("runs", 10, lambda row: len(row.batches), "number", "number of batches that it plays", most=28,
               right=False, cell=_runs_cell),
         Field("waits", 5, lambda row: row.node.n_waiting, "number", "number of batches that wait",
@@ -122,6 +122,12 @@ def fleet_listing() -> Listing[FleetRow]:
 # fmt: on
 
 
+def _state_cell(row: FleetRow) -> Cell:
+    if row.node.storage and row.node.is_present:
+        return Cell("✗ storage", "bad")
+    return Cell(*_STATES.get(row.state, (row.state, "plain")))
+
+
 def _runs_cell(row: FleetRow) -> Cell:
     if not row.batches:
         return NO_VALUE
@@ -130,7 +136,7 @@ def _runs_cell(row: FleetRow) -> Cell:
     name = first if len(row.batches) == 1 else pluralize(len(row.batches), "batch", "batches")
     status = "paused" if all(each.status == "paused" for each in row.batches) else "running"
     sign, tone = STATES[status][0][0], STATES[status][1]
-    return Cell(f"{sign} {name} {n_done:,}/{n_planned:,}", "dim" if row.node.lost else tone)
+    return Cell(f"{sign} {n_done:,}/{n_planned:,} {name}", "dim" if row.node.lost else tone)
 
 
 def _health_cell(row: FleetRow, items: Collection[Health]) -> Cell:
@@ -171,7 +177,8 @@ def _seen_cell(row: FleetRow) -> Cell:
     if row.node.is_present:
         return Cell("now", "dim")
     is_today = row.seen_at is not None and row.seen_at.astimezone().date() == datetime.now().astimezone().date()
-    return Cell(format_time(row.seen_at, "%H:%M:%S" if is_today else "%m-%d %H:%M"), "bad" if row.node.lost else "dim")
+    shown = Cell(format_time(row.seen_at, "%H:%M:%S" if is_today else "%m-%d %H:%M"), "bad" if row.node.lost else "dim")
+    return shown.or_shorter(lambda _: format_time(row.seen_at, "%m-%d"))
 
 
 def fleet_heading(rows: FilteredList[FleetRow], key: str, width: int) -> Line:
