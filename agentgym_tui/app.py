@@ -68,7 +68,6 @@ from runner.events.control import StartArgs
 
 if TYPE_CHECKING:
     from agentgym_tui.screens.episode_lists import EpisodesScreen
-    from agentgym_tui.screens.fleet import FleetScreen
     from agentgym_tui.screens.runs import RunSummaryScreen
     from runner.query.fields import Field
 
@@ -321,12 +320,6 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
 
         if isinstance(screen := await self._switch_to(LOGS_SCREEN), LogScreen):
             screen.show_path(event.path)
-
-    async def on_fleet_screen_machine_requested(self, event: FleetScreen.MachineRequested) -> None:
-        from agentgym_tui.screens.machine import MachineScreen
-
-        if isinstance(screen := await self._switch_to(SCREENS["machine"]), MachineScreen):
-            screen.show_node(event.node)
 
     async def on_run_summary_screen_results_requested(self, event: RunSummaryScreen.ResultsRequested) -> None:
         from agentgym_tui.screens.results import ResultsScreen

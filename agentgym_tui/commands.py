@@ -229,7 +229,7 @@ SCREENS: Final = Registry(
         "runs", "6", "Runs", lazy("screens.runs:RunsScreen"), LIVE, "what runs, waits and has ended"
     ),
     RESULTS_SCREEN,
-    ScreenSpec("fleet", "8", "Fleet", lazy("screens.fleet:FleetScreen"), BUS, "all nodes of the bus"),
+    ScreenSpec("fleet", "8", "Fleet", lazy("screens.machine:FleetScreen"), BUS, "all nodes of the bus"),
 )  # fmt: skip
 """The screens, in the order in which the key bar lists them."""
 

@@ -173,7 +173,6 @@ class MachineView(NamedTuple):
     key: Callable[[str], str]  # the label of a command's key
     read_only: str = ""
     problems_only: bool = False  # leave out items that never have a problem: Live asks with each redraw
-    first: str = ""  # the node whose section comes first
 
     def press(self, command: str, effect: str) -> str:
         return f"press {self.key(command)} {effect}"
@@ -314,7 +313,8 @@ def _reached(rule: str, now: float | None, shown: str, values: Sequence[float | 
 
 
 def _node_sections(view: MachineView) -> list[Section]:
-    nodes = sorted(view.store.nodes.values(), key=lambda node: node.name != view.first)
+    marked = view.store.marked_node
+    nodes = sorted(view.store.nodes.values(), key=lambda node: node.name != marked)
     if view.problems_only:
         nodes = list(filter(_can_have_problem, nodes))
     if not nodes:
@@ -323,8 +323,7 @@ def _node_sections(view: MachineView) -> list[Section]:
         Section(f"node {node.name}", f"Machine of {node.name}", list(_node_items(view, node))) for node in nodes
     ]
     if len(sections) > MAX_NODES:
-        first = f"node {view.first}"
-        sections.sort(key=lambda each: (each.key != first, not any(item.problems for item in each.items)))
+        sections.sort(key=lambda each: (each.key != f"node {marked}", not any(item.problems for item in each.items)))
         more = f"… and {len(sections) - MAX_NODES:,} more nodes"
         sections[MAX_NODES:] = [Section("more nodes", more, [])]
     return sections

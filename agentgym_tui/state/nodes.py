@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from runner.events.control import NodeHealth
 
 MAX_NODES: Final = 200
-MAX_CHECKED: Final = 200  # environments, and model endpoints, of a node whose health is kept
+MAX_CHECKED: Final = 200  # environments and model endpoints of a node whose health is kept
 N_SAMPLES: Final = 150  # samples of each value: five minutes
 MAX_SERIES: Final = 500
 RATE_INTERVAL_S: Final = 2.0  # shortest time between two samples of a rate: nodes send a heartbeat as often
@@ -30,7 +30,7 @@ SERVER_TRENDS: Final = ("running", "waiting", "kv_cache", "prefix_hits", "tokens
 BusLinkStatus: TypeAlias = Literal["none", "starting", "connecting", "connected", "stalled", "disconnected", "failed"]
 # another value than the node's, set only here, or set only there
 VariableChange: TypeAlias = Literal["changed", "set", "missing"]
-_Health = TypeVar("_Health", EnvHealth, ModelHealth)
+Health: TypeAlias = EnvHealth | ModelHealth
 
 
 class BusLink(msgspec.Struct):
@@ -145,14 +145,22 @@ class NodeInfo(msgspec.Struct):
     n_held: int = 0  # events from before the broker's first use, which are not sent to it
     machine: MachineInfo | None = None
     n_waiting: int = 0  # batches in its queue, also those that it does not list
-    reported_at: datetime | None = None  # when its newest status event was stored
-    envs: dict[str, EnvHealth] = {}  # as its current process has reported them, by name
-    endpoints: dict[str, ModelHealth] = {}
+    endpoints: set[str] = set()  # whose health its current process has reported
+    health: dict[tuple[str, str], Health] = {}  # by kind and name
+    seen_at: datetime | None = None  # of its newest heartbeat by its own clock, or of its status event
 
     @property
     def sends_heartbeats(self) -> bool:
         """One of another kind reports nothing but its status."""
         return bool(self.boot) and self.status != "stopped"
+
+    def note_health(self, item: Health) -> bool:
+        """Return whether the status has changed."""
+        key = ("env", item.env) if isinstance(item, EnvHealth) else ("model", item.endpoint)
+        before = self.health.get(key)
+        if before is not None or len(self.health) < MAX_CHECKED:
+            self.health[key] = item
+        return before is None or before.status != item.status
 
     @property
     def is_present(self) -> bool:
@@ -187,8 +195,8 @@ class NodeRegistry:
     def apply_health(self, health: NodeHealth) -> NodeInfo:
         node = self.get(health.node)
         node.last_seen_at, node.lost = self.now(), False
-        node.profile, node.version = health.profile, health.version
-        node.status, node.data_dir = health.status, health.data_dir
+        node.profile, node.status, node.data_dir = health.profile, health.status, health.data_dir
+        node.version = health.version
         node.indexing, node.egress, node.n_held = health.indexing or "", health.egress or "", health.n_held
         return node
 
@@ -202,7 +210,8 @@ class NodeRegistry:
         if node.status != "stopped":  # else the item is late
             node.status = item.status or node.status
         node.n_waiting = node.n_waiting if item.n_waiting is None else item.n_waiting
-        return node != before
+        changed, node.seen_at = node != before, item.at
+        return changed
 
     def apply_machine(self, item: Machine, node_name: str) -> bool:
         """Return whether the sample is newer than the last one; an older one is ignored."""
@@ -224,15 +233,10 @@ class NodeRegistry:
             return at + timedelta(seconds=self.now() - seen_s)
         return None
 
-    def last_seen(self, node: NodeInfo) -> datetime | None:
-        """Return the time of a node's newest heartbeat by its own clock, or of its newest status event."""
-        beat = self._clocks.get(node.name)
-        return max(filter(None, (beat and beat[0], node.reported_at)), default=None)
-
     def on_status_event(self, event: FieldStatus, at: datetime | None) -> None:
         """Ignore an event, stored ``at``, of an earlier or ended process."""
         node = self.get(event.node)
-        node.reported_at = at or node.reported_at
+        node.seen_at = max(filter(None, (at, node.seen_at)), default=None)
         has_ended = node.status == "stopped" and node.boot and event.boot == node.boot
         if (event.boot or "") >= node.boot and not has_ended:
             node.status, node.profile = event.status, event.config
@@ -266,11 +270,3 @@ class NodeRegistry:
         for node in lost:
             node.lost = True
         return bool(lost)
-
-
-def note_health(known: dict[str, _Health], name: str, item: _Health) -> bool:
-    """Keep the health of something that a node uses; return whether its status has changed."""
-    before = known.get(name)
-    if before is not None or len(known) < MAX_CHECKED:
-        known[name] = item
-    return before is None or before.status != item.status

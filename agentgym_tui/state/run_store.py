@@ -20,15 +20,7 @@ from msgspec.structs import replace
 from agentgym_tui.state.batches import ENDED, BatchRegistry, BatchRun, BatchTotals, sum_costs
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episodes import EpisodeItem, EpisodeRegistry
-from agentgym_tui.state.nodes import (
-    SERVER_TRENDS,
-    BusLink,
-    NodeInfo,
-    NodeRegistry,
-    ProfileDifference,
-    Trends,
-    note_health,
-)
+from agentgym_tui.state.nodes import SERVER_TRENDS, BusLink, NodeInfo, NodeRegistry, ProfileDifference, Trends
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, bounded, ulid_time
 from agentgym_tui.state.servers import EndpointRegistry, EnvironmentRegistry
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
@@ -128,6 +120,7 @@ class RunStore:
         newest_stored: id of the newest of them; "" before the first.
         n_unlisted: batches with stored episodes that ``batches`` lacks.
         tags: by id of the episode; untrusted text. Each change replaces the mapping.
+        marked_node: name of the node that the Machine screen shows first; "" for none.
         marked_episode: id of the episode that the next one is compared with; "" without one.
     """
 
@@ -143,7 +136,7 @@ class RunStore:
         self.profile_difference: ProfileDifference | None = None
         self.agents, self.model_names = list[str](), list[str]()
         self._profile_defaults: tuple[str, Mapping[str, float | str | None]] = "", {}
-        self._profile_currency = self.marked_episode = ""
+        self._profile_currency = self.marked_episode = self.marked_node = ""
         self.tags: Mapping[str, Sequence[str]] = {}
         self.n_stored: int | None = None
         self.newest_stored = ""
@@ -190,9 +183,6 @@ class RunStore:
         if is_playing:
             return "running"
         return node.indexing if node.status == "starting" and node.indexing else node.status
-
-    def last_seen(self, node: NodeInfo) -> datetime | None:
-        return self._nodes.last_seen(node)
 
     def running_episodes(self) -> list[Episode]:
         """Return the episodes without an outcome, including those of lost nodes, the newest last."""
@@ -422,12 +412,13 @@ class RunStore:
                 self._n_queue_items += 1
             case EnvHealth():
                 self.trends.add("env latency", item.env, item.latency_s)
-                is_new = note_health(self._nodes.get(node).envs, item.env, item)
+                is_new = self._nodes.get(node).note_health(item)
                 return self.env_registry.apply_health(item) or is_new
             case ModelHealth():
                 self.trends.add("model latency", item.endpoint, item.latency_s)
-                is_new = note_health(self._nodes.get(node).endpoints, item.endpoint, item)
-                return self.endpoint_registry.apply_health(item) or is_new
+                changed = self.endpoint_registry.apply_health(item)
+                self._nodes.get(node).endpoints |= {item.endpoint} & self.endpoints.keys()
+                return self._nodes.get(node).note_health(item) or changed
             case ModelMetrics():
                 for what in SERVER_TRENDS:
                     self.trends.add(what, item.endpoint, getattr(item, what))
@@ -463,10 +454,9 @@ class RunStore:
             return self.episode_registry.mark_interrupted(node.name, node.boot)
         if not node.boot:
             self.episode_registry.assign_boot(node.name, boot)
-        others = {name for other in self.nodes.values() if other is not node for name in other.endpoints}
-        for name in node.endpoints.keys() - others:
+        for name in node.endpoints.difference(*(other.endpoints for other in self.nodes.values() if other is not node)):
             self.endpoints.pop(name, None)  # the new profile may not have it
-        node.endpoints, node.envs = {}, {}
+        node.endpoints, node.health = set(), {}
         node.boot, node.status = boot, "" if node.status == "stopped" else node.status
         self.episode_registry.mark_interrupted(node.name, boot)
         return True

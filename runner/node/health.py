@@ -53,8 +53,7 @@ class HealthMonitor(msgspec.Struct):
             called in the event loop.
         storage_problem: returns why nothing can be stored, or None; every heartbeat has it.
         indexing: returns how far a starting node has read its episodes, or None; every heartbeat has it.
-        status: returns the status of the node, or None; every heartbeat has it.
-        n_waiting: returns the number of batches that wait; every heartbeat has it.
+        status, n_waiting: return the node's status and the number of batches that wait; every heartbeat has them.
         sampler: samples the machine while the node is active or anything receives live items; None: not at all.
         heartbeat_interval_s: seconds between two heartbeats; the intervals of the checks are multiples of it.
         probe_timeout_s: maximum seconds for one check of all environment servers.
@@ -98,7 +97,9 @@ class HealthMonitor(msgspec.Struct):
                 storage: str | None = None
                 with catch_foreign(partial(self._log_failure, "the disk")):
                     storage = self.storage_problem()
-                live.put(self._heartbeat(storage))
+                item = Heartbeat(at=self.clock.now(), storage=storage, indexing=self.indexing(), status=self.status())
+                item.profile, item.version, item.n_waiting = self.profile.id, __version__, self.n_waiting()
+                live.put(item)
                 if beat % HOST_BEATS == 0:
                     self._update("the host", self._host, live)
                 await asyncio.sleep(self.heartbeat_interval_s)
@@ -155,17 +156,6 @@ class HealthMonitor(msgspec.Struct):
             elif self._machine is not before:
                 self._update(MACHINE, partial(list, [self._machine]), live)
             await self._beat.wait()
-
-    def _heartbeat(self, storage: str | None) -> Heartbeat:
-        return Heartbeat(
-            at=self.clock.now(),
-            storage=storage,
-            indexing=self.indexing(),
-            status=self.status(),
-            profile=self.profile.id,
-            version=__version__,
-            n_waiting=self.n_waiting(),
-        )
 
     @property
     def _n_changes(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
@@ -12,6 +12,7 @@ from agentgym_tui.presenters.fleet import FleetRow, fleet_heading, fleet_listing
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.state.nodes import MAX_CHECKED
+from agentgym_tui.state.query import Sorting
 from agentgym_tui.state.run_store import RunStore
 from runner.events.live import LiveItem
 from runner.types.machine import GpuState
@@ -53,7 +54,7 @@ def heading(store: RunStore, query: str = "") -> str:
     return line_text(fleet_heading(rows, "esc", 200))
 
 
-def detail(row: FleetRow | None) -> list[str]:
+def detail(row: FleetRow) -> list[str]:
     return [line_text(line) for line in node_detail(row, 300)]
 
 
@@ -99,14 +100,9 @@ def test_a_lost_node_shows_when_it_was_last_seen_and_nothing_that_is_no_longer_k
     assert detail(row)[1] == "✗ silent since 03-04 05:06:07; its batches stay with it, and may go on"
 
 
-def test_the_time_at_which_a_node_was_last_seen_today_has_no_date(utc: None) -> None:
-    clock, now = FakeClock(), datetime.now(UTC)
-    store = RunStore(now=clock)
-    store.apply_events([live(heartbeat(at=now))])
-    clock.at += 6
-    store.tick()
-    is_still_today = datetime.now(UTC).date() == now.date()
-    assert shown(rows_of(store)[NODE])["seen"] == now.strftime("%H:%M:%S" if is_still_today else "%m-%d %H:%M")
+def test_a_narrow_column_has_the_time_without_the_date(utc: None) -> None:
+    lost = rows_of(fleet_store())["gpu-2"]
+    assert fleet_listing().line(lost)[COLUMNS.index("seen")].fitted(8) == "05:06:07"
 
 
 def test_a_node_without_heartbeats_was_last_seen_at_its_status_event(utc: None) -> None:
@@ -185,6 +181,16 @@ def test_nodes_are_found_by_words_and_fields(query: str, found: list[str]) -> No
     rows.set_rows(fleet_rows(fleet_store()))
     assert rows.search(query) is None
     assert sorted(row.node.name for row in rows.shown if not row.node.lost or "lost" in query) == found
+
+
+def test_nodes_are_sorted_by_the_time_at_which_they_were_seen() -> None:
+    store = RunStore(now=FakeClock())
+    for n, name in enumerate("bca"):
+        store.apply_events([live(heartbeat(at=START + timedelta(seconds=n)), node=name)])
+    rows = fleet_listing().rows()
+    rows.set_rows(fleet_rows(store))
+    rows.sort(Sorting("seen", descending=True))
+    assert [row.node.name for row in rows.shown] == ["a", "c", "b"]
 
 
 def test_a_late_heartbeat_does_not_start_a_stopped_node_again() -> None:
