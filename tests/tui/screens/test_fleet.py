@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
 from agentgym_tui.app import Console
 from agentgym_tui.screens.machine import MachineScreen
+from agentgym_tui.sessions.bus_session import BusSession, NodeSession
+from runner.bus.address import address_of_node
+from runner.client.node_folder import LaunchOptions
 from tests.support.console.fake_session import FakeSession, busy_session, fleet_session
 from tests.support.console.pilot import (
     by_name,
@@ -16,6 +26,8 @@ from tests.support.console.pilot import (
     wait_until,
 )
 from tests.support.console.samples import HOSTILE, NODE, FakeClock, heartbeat, hostile_store, live
+from tests.support.nats_server import NatsAccount
+from tests.support.node_process import NodeProcess, clean_environ
 
 SIZE = (120, 40)
 
@@ -88,3 +100,58 @@ async def test_stop_and_restart_name_the_node_of_the_console_where_the_bus_has_s
         await wait_for_text(pilot, "that run or wait on gpu-3")
         await pilot.press("escape", *by_name("node.stop"), "y")
         await wait_until(pilot, lambda: session.stops == [False], "the stop")
+
+
+async def wait_long_for(pilot: Pilot[Any], *texts: str) -> None:
+    """Wait until all texts are on the screen, where real nodes need more than a few seconds to bring them there."""
+    async with asyncio.timeout(60):
+        while not all(text in screen_text(pilot.app) for text in texts):
+            await pilot.pause(0.05)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)
+async def test_of_two_real_nodes_on_one_bus_the_one_that_is_killed_is_lost_and_the_other_plays_on(
+    bus: NatsAccount, tmp_path: Path
+) -> None:
+    environ = clean_environ(NATS_URL=bus.url)
+    app = Console(BusSession(LaunchOptions(data_dir=str(tmp_path / "none")), url=bus.url))
+    with (
+        NodeProcess(tmp_path / "a", env=environ, name="gpu-a") as kept,
+        NodeProcess(tmp_path / "b", env=environ, name="gpu-b") as killed,
+    ):
+        async with app.run_test(size=SIZE, notifications=True) as pilot:
+            await pilot.press("8")
+            await wait_long_for(pilot, "2 nodes", "gpu-a", "gpu-b", "● idle", "0.1.0", "field-runner-4090")
+            killed.kill()
+            async with await kept.connect() as connection:
+                await kept.start_batch(connection, "Wordle", repeat=100_000)
+                await wait_long_for(pilot, "1 lost", "✗ lost", "▶ running", "Wordle")
+            assert row_keys(app, "#fleet") == ["gpu-b", "gpu-a"], "the lost node comes first"
+            await pilot.press("g")
+            await wait_for_text(pilot, "✗ silent since")
+            killed.start()
+            await wait_long_for(pilot, "2 nodes", "● idle")
+            assert row_keys(app, "#fleet") == ["gpu-a", "gpu-b"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)
+async def test_an_order_to_stop_names_the_own_node_and_reaches_it_alone(tmp_path: Path) -> None:
+    app = Console(NodeSession(LaunchOptions(data_dir=str(tmp_path / "own"), node="own"), "N"))
+    with NodeProcess(tmp_path / "own", name="own") as own:
+        address = address_of_node(tmp_path / "own")
+        assert address is not None
+        environ = clean_environ(
+            NATS_URL=address.url, NATS_USER=address.user or "", NATS_PASSWORD=address.password or ""
+        )
+        with NodeProcess(tmp_path / "other", env=environ, name="other") as other:
+            async with app.run_test(size=SIZE, notifications=True) as pilot:
+                await pilot.press("8")
+                await wait_long_for(pilot, "2 nodes", "other", "own")
+                await pilot.press("g", *by_name("node.stop"))
+                await wait_for_text(pilot, "Stop the node own?")
+                await pilot.press("y")
+                assert own.process is not None and other.process is not None
+                assert await asyncio.to_thread(own.process.wait, 60) == 0
+                assert other.process.poll() is None
