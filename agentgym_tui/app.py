@@ -513,8 +513,8 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
     def action_stop_node(self) -> None:
         from agentgym_tui.screens.dialogs.texts import stop_node_dialog
 
-        if has_unfinished(self.session):
-            self.push_screen(stop_node_dialog(self.session.store), self._stop_answered)
+        if has_unfinished(self.session) or len(self.session.store.nodes) > 1:
+            self.push_screen(stop_node_dialog(self.session.store, self.session.node), self._stop_answered)
         else:
             self._stop_answered("now")
 
@@ -528,7 +528,7 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
         toast(self, f"the node stops {when}; press {keymap_of(self).key('node.start')} to start it again")
 
     def action_restart_node(self) -> None:
-        if has_unfinished(self.session):
+        if has_unfinished(self.session) or len(self.session.store.nodes) > 1:
             self._offer_restart(None)
         else:
             self._restart_answered("restart")
@@ -536,7 +536,8 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
     def _offer_restart(self, difference: ProfileDifference | None) -> None:
         from agentgym_tui.screens.dialogs.texts import restart_node_dialog
 
-        self.push_screen(restart_node_dialog(self.session.store, difference), self._restart_answered)
+        dialog = restart_node_dialog(self.session.store, difference, self.session.node)
+        self.push_screen(dialog, self._restart_answered)
 
     def _restart_answered(self, answer: str | None) -> None:
         if answer == "restart":

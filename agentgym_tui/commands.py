@@ -229,6 +229,7 @@ SCREENS: Final = Registry(
         "runs", "6", "Runs", lazy("screens.runs:RunsScreen"), LIVE, "what runs, waits and has ended"
     ),
     RESULTS_SCREEN,
+    ScreenSpec("fleet", "8", "Fleet", lazy("screens.machine:FleetScreen"), BUS, "all nodes of the bus"),
 )  # fmt: skip
 """The screens, in the order in which the key bar lists them."""
 
@@ -268,6 +269,9 @@ COMMANDS: Final = Registry(
     Command("runs.clear", "escape", "Clear filter", "clear", "runs", "show all runs", False),
     Command("runs.cancel_all", "", "Cancel all", "cancel_all", "runs", "all that runs or waits", False, NODE),
     Command("runs.pause_all", "", "Pause all", "pause_all", "runs", "pause all that runs, or resume it", False, NODE),
+    Command("fleet.open", "enter", "Machine", "open", "fleet", "the machine of the selected node"),
+    Command("fleet.filter", "slash", "Filter", "filter", "fleet", "show only nodes that match a query"),
+    Command("fleet.clear", "escape", "Clear filter", "clear", "fleet", "show all nodes", False),
     Command("summary.open", "enter", "Episodes", "open", "summary", "list the episodes of the selected row"),
     Command("summary.results", "", "Results", "results", "summary", "this run on Results", False, RESULTS),
     Command("summary.back", "escape", "Back", "back", "summary", "go back"),

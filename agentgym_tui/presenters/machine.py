@@ -313,7 +313,8 @@ def _reached(rule: str, now: float | None, shown: str, values: Sequence[float | 
 
 
 def _node_sections(view: MachineView) -> list[Section]:
-    nodes = list(view.store.nodes.values())
+    marked = view.store.marked_node
+    nodes = sorted(view.store.nodes.values(), key=lambda node: node.name != marked)
     if view.problems_only:
         nodes = list(filter(_can_have_problem, nodes))
     if not nodes:
@@ -322,7 +323,7 @@ def _node_sections(view: MachineView) -> list[Section]:
         Section(f"node {node.name}", f"Machine of {node.name}", list(_node_items(view, node))) for node in nodes
     ]
     if len(sections) > MAX_NODES:
-        sections.sort(key=lambda section: not any(item.problems for item in section.items))
+        sections.sort(key=lambda each: (each.key != f"node {marked}", not any(item.problems for item in each.items)))
         more = f"… and {len(sections) - MAX_NODES:,} more nodes"
         sections[MAX_NODES:] = [Section("more nodes", more, [])]
     return sections

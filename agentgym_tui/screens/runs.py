@@ -107,7 +107,7 @@ class RunsScreen(ListScreen[BatchRun]):
             if answer == "all":
                 self.control.send(partial(self._send_all, "cancel"))
 
-        self.app.push_screen(cancel_all_dialog(n_unfinished), dialog_closed)
+        self.app.push_screen(cancel_all_dialog(n_unfinished, self.session.node), dialog_closed)
 
     @needs_node
     def action_pause(self) -> None:

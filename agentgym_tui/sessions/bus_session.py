@@ -271,14 +271,13 @@ class NodeSession(Session):
         self.curation = self.exporter = Curation(self._library.opened)
         self.control = self._client = NodeClient(
             lambda: self._connection,
-            lambda _: self._node,
+            lambda _: self.node,
             on_command=lambda: self._poll_now.set(),
             to_start=f"press {start_key}",
         )
         self.events = self._bus = EventSource()
         self._connection: NatsConnection | None = None
         self._location: StateLocation | None = None
-        self._node = ""
         self._starting = False
         self._to_resume: list[str] = []
         self._n_missing: dict[str, int] = {}
@@ -469,7 +468,7 @@ class NodeSession(Session):
         if self._connection is None or not self._connection.connected:
             return False
         if (node_file := await asyncio.to_thread(read_node_file, data_dir)) is not None:
-            self._node = node_file.node
+            self.node = node_file.node
             self.title = f"node {node_file.node}"
         try:
             health, listed = await asyncio.gather(self._client.fetch_health(), self._client.fetch_list())
@@ -550,7 +549,7 @@ class NodeSession(Session):
         if not await asyncio.to_thread(is_node_alive, data_dir) and not self._starting:
             reason = f"the node has stopped; press {self._start_key} to start it again"
             self.store.set_link(BusLink("disconnected", reason))
-            self.store.mark_node_lost(self._node)
+            self.store.mark_node_lost(self.node)
             self.store.set_profile_difference(None)
 
 

@@ -46,6 +46,7 @@ class Session:
     events: EventSource | None = None
     logs: Sequence[LogFile] = ()  # only grows
     has_node_logs: bool = False
+    node = ""  # to which commands go; "" while it is not known
     profile: tuple[Profile, ProfileFile] | None = None  # in use, where it is known
     data_dir: Path | None = None  # also None while it is not known yet
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from runner.events.durable import FieldStatus
-from runner.events.live import Heartbeat
+from runner.events.live import EnvHealth, Heartbeat, ModelHealth
 from runner.types.machine import GpuInstance, GpuState, Machine
 
 if TYPE_CHECKING:
     from runner.events.control import NodeHealth
 
 MAX_NODES: Final = 200
+MAX_CHECKED: Final = 200  # environments and model endpoints of a node whose health is kept
 N_SAMPLES: Final = 150  # samples of each value: five minutes
 MAX_SERIES: Final = 500
 RATE_INTERVAL_S: Final = 2.0  # shortest time between two samples of a rate: nodes send a heartbeat as often
@@ -29,6 +30,7 @@ SERVER_TRENDS: Final = ("running", "waiting", "kv_cache", "prefix_hits", "tokens
 BusLinkStatus: TypeAlias = Literal["none", "starting", "connecting", "connected", "stalled", "disconnected", "failed"]
 # another value than the node's, set only here, or set only there
 VariableChange: TypeAlias = Literal["changed", "set", "missing"]
+Health: TypeAlias = EnvHealth | ModelHealth
 
 
 class BusLink(msgspec.Struct):
@@ -131,6 +133,7 @@ class NodeInfo(msgspec.Struct):
     name: str
     boot: str = ""  # of its current process; "" where it is not known
     profile: str = ""
+    version: str = ""
     status: str = ""
     data_dir: str = ""
     last_seen_at: float = 0.0  # by the console's monotonic clock, in seconds
@@ -143,11 +146,21 @@ class NodeInfo(msgspec.Struct):
     machine: MachineInfo | None = None
     n_waiting: int = 0  # batches in its queue, also those that it does not list
     endpoints: set[str] = set()  # whose health its current process has reported
+    health: dict[tuple[str, str], Health] = {}  # by kind and name
+    seen_at: datetime | None = None  # of its newest heartbeat by its own clock, or of its status event
 
     @property
     def sends_heartbeats(self) -> bool:
         """One of another kind reports nothing but its status."""
         return bool(self.boot) and self.status != "stopped"
+
+    def note_health(self, item: Health) -> bool:
+        """Return whether the status has changed."""
+        key = ("env", item.env) if isinstance(item, EnvHealth) else ("model", item.endpoint)
+        before = self.health.get(key)
+        if before is not None or len(self.health) < MAX_CHECKED:
+            self.health[key] = item
+        return before is None or before.status != item.status
 
     @property
     def is_present(self) -> bool:
@@ -183,16 +196,22 @@ class NodeRegistry:
         node = self.get(health.node)
         node.last_seen_at, node.lost = self.now(), False
         node.profile, node.status, node.data_dir = health.profile, health.status, health.data_dir
+        node.version = health.version
         node.indexing, node.egress, node.n_held = health.indexing or "", health.egress or "", health.n_held
         return node
 
     def apply_heartbeat(self, item: Heartbeat, node_name: str) -> bool:
-        """Store a node's clock and the problem of its disk; return whether a shown value has changed."""
+        """Store a node's clock, and what it is; return whether a shown value has changed."""
         node = self.get(node_name)
         before = copy(node)
         self._clocks[node.name] = item.at, self.now()
         node.storage, node.indexing = item.storage or "", item.indexing or ""
-        return node != before
+        node.profile, node.version = item.profile or node.profile, item.version or node.version
+        if node.status != "stopped":  # else the item is late
+            node.status = item.status or node.status
+        node.n_waiting = node.n_waiting if item.n_waiting is None else item.n_waiting
+        changed, node.seen_at = node != before, item.at
+        return changed
 
     def apply_machine(self, item: Machine, node_name: str) -> bool:
         """Return whether the sample is newer than the last one; an older one is ignored."""
@@ -214,9 +233,10 @@ class NodeRegistry:
             return at + timedelta(seconds=self.now() - seen_s)
         return None
 
-    def on_status_event(self, event: FieldStatus) -> None:
-        """Ignore an event of an earlier or ended process."""
+    def on_status_event(self, event: FieldStatus, at: datetime | None) -> None:
+        """Ignore an event, stored ``at``, of an earlier or ended process."""
         node = self.get(event.node)
+        node.seen_at = max(filter(None, (at, node.seen_at)), default=None)
         has_ended = node.status == "stopped" and node.boot and event.boot == node.boot
         if (event.boot or "") >= node.boot and not has_ended:
             node.status, node.profile = event.status, event.config

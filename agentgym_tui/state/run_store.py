@@ -120,6 +120,7 @@ class RunStore:
         newest_stored: id of the newest of them; "" before the first.
         n_unlisted: batches with stored episodes that ``batches`` lacks.
         tags: by id of the episode; untrusted text. Each change replaces the mapping.
+        marked_node: name of the node that the Machine screen shows first; "" for none.
         marked_episode: id of the episode that the next one is compared with; "" without one.
     """
 
@@ -135,7 +136,7 @@ class RunStore:
         self.profile_difference: ProfileDifference | None = None
         self.agents, self.model_names = list[str](), list[str]()
         self._profile_defaults: tuple[str, Mapping[str, float | str | None]] = "", {}
-        self._profile_currency = self.marked_episode = ""
+        self._profile_currency = self.marked_episode = self.marked_node = ""
         self.tags: Mapping[str, Sequence[str]] = {}
         self.n_stored: int | None = None
         self.newest_stored = ""
@@ -411,12 +412,13 @@ class RunStore:
                 self._n_queue_items += 1
             case EnvHealth():
                 self.trends.add("env latency", item.env, item.latency_s)
-                return self.env_registry.apply_health(item)
+                is_new = self._nodes.get(node).note_health(item)
+                return self.env_registry.apply_health(item) or is_new
             case ModelHealth():
                 self.trends.add("model latency", item.endpoint, item.latency_s)
                 changed = self.endpoint_registry.apply_health(item)
                 self._nodes.get(node).endpoints |= {item.endpoint} & self.endpoints.keys()
-                return changed
+                return self._nodes.get(node).note_health(item) or changed
             case ModelMetrics():
                 for what in SERVER_TRENDS:
                     self.trends.add(what, item.endpoint, getattr(item, what))
@@ -439,7 +441,7 @@ class RunStore:
             case FieldStatus(role="node" | None):
                 if event.boot:
                     self._on_boot(event.node, event.boot, sure=False)
-                self._nodes.on_status_event(event)
+                self._nodes.on_status_event(event, message.time)
 
     def _on_boot(self, node_name: str, boot: str, *, sure: bool) -> bool:
         """Record the process that sent a message, and mark running episodes of earlier processes as interrupted.
@@ -454,7 +456,7 @@ class RunStore:
             self.episode_registry.assign_boot(node.name, boot)
         for name in node.endpoints.difference(*(other.endpoints for other in self.nodes.values() if other is not node)):
             self.endpoints.pop(name, None)  # the new profile may not have it
-        node.endpoints = set()
+        node.endpoints, node.health = set(), {}
         node.boot, node.status = boot, "" if node.status == "stopped" else node.status
         self.episode_registry.mark_interrupted(node.name, boot)
         return True

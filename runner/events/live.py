@@ -301,6 +301,10 @@ class Heartbeat(ItemBase, kw_only=True, tag="heartbeat"):
 
     storage: StorageProblem = None
     indexing: Indexing = None
+    status: Annotated[str | None, Meta(description="as of `field.status`; null in older items")] = None
+    profile: Annotated[str | None, Meta(description="id of the node's profile; null in older items")] = None
+    version: Annotated[str | None, Meta(description="version of AgentGym Console; null in older items")] = None
+    n_waiting: Annotated[int | None, Meta(description="number of waiting batches; null in older items")] = None
 
 
 _EpisodeChange: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | TokenText

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from runner import __version__
 from runner.config import Profile
 from runner.envs.availability import environment_health, server_addresses
 from runner.envs.http.server import PROBE_TIMEOUT_S, ServerState, probe_servers
@@ -52,6 +53,7 @@ class HealthMonitor(msgspec.Struct):
             called in the event loop.
         storage_problem: returns why nothing can be stored, or None; every heartbeat has it.
         indexing: returns how far a starting node has read its episodes, or None; every heartbeat has it.
+        status, n_waiting: return the node's status and the number of batches that wait; every heartbeat has them.
         sampler: samples the machine while the node is active or anything receives live items; None: not at all.
         heartbeat_interval_s: seconds between two heartbeats; the intervals of the checks are multiples of it.
         probe_timeout_s: maximum seconds for one check of all environment servers.
@@ -64,6 +66,8 @@ class HealthMonitor(msgspec.Struct):
     is_active: Callable[[], bool] = lambda: True
     storage_problem: Callable[[], str | None] = lambda: None
     indexing: Callable[[], str | None] = lambda: None
+    status: Callable[[], str | None] = lambda: None
+    n_waiting: Callable[[], int] = lambda: 0
     sampler: MachineSampler | None = None
     heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S
     probe_timeout_s: float = PROBE_TIMEOUT_S
@@ -93,7 +97,9 @@ class HealthMonitor(msgspec.Struct):
                 storage: str | None = None
                 with catch_foreign(partial(self._log_failure, "the disk")):
                     storage = self.storage_problem()
-                live.put(Heartbeat(at=self.clock.now(), storage=storage, indexing=self.indexing()))
+                item = Heartbeat(at=self.clock.now(), storage=storage, indexing=self.indexing(), status=self.status())
+                item.profile, item.version, item.n_waiting = self.profile.id, __version__, self.n_waiting()
+                live.put(item)
                 if beat % HOST_BEATS == 0:
                     self._update("the host", self._host, live)
                 await asyncio.sleep(self.heartbeat_interval_s)

@@ -304,6 +304,8 @@ class Node:
             self._is_active,
             lambda: self._player.storage_problem,
             indexing=self._indexing,
+            status=lambda: self._status,
+            n_waiting=lambda: len(self._queue.with_status("queued")),
             sampler=sampler,
         )
         handler = self._create_handler(health)

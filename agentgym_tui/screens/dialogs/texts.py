@@ -107,13 +107,13 @@ def quit_dialog(store: RunStore) -> ConfirmDialog:
     return ConfirmDialog("quit", "Leave the console?", partial(_unfinished_lines, store))
 
 
-def stop_node_dialog(store: RunStore) -> ConfirmDialog:
-    """The result is ``now``, ``drain`` or ``nothing``."""
-    return ConfirmDialog("stop_node", "Stop the node?", partial(_unfinished_lines, store))
+def stop_node_dialog(store: RunStore, node: str = "") -> ConfirmDialog:
+    """The result is ``now``, ``drain`` or ``nothing``; ``node`` is the name of the one that would stop."""
+    return ConfirmDialog("stop_node", f"{f'Stop the node {node}'.rstrip()}?", partial(_unfinished_lines, store))
 
 
-def restart_node_dialog(store: RunStore, difference: ProfileDifference | None = None) -> ConfirmDialog:
-    """The result is ``restart`` or ``nothing``.
+def restart_node_dialog(store: RunStore, difference: ProfileDifference | None = None, node: str = "") -> ConfirmDialog:
+    """The result is ``restart`` or ``nothing``; ``node`` is the name of the one that would restart.
 
     ``difference`` is why the console offers the restart; the dialog closes when the profiles no longer differ.
     """
@@ -126,7 +126,8 @@ def restart_node_dialog(store: RunStore, difference: ProfileDifference | None = 
             lines.append([Cell("A batch is paused: resume it and the others on Runs after the restart.", "warn")])
         return lines
 
-    return ConfirmDialog("restart_node", "Restart the node?", question, is_offer=difference is not None)
+    title = f"{f'Restart the node {node}'.rstrip()}?"
+    return ConfirmDialog("restart_node", title, question, is_offer=difference is not None)
 
 
 def send_history_dialog(node: NodeInfo) -> ConfirmDialog:
@@ -159,9 +160,10 @@ def again_dialog(name: str, n_errors: int, n: int) -> ConfirmDialog:
     return ConfirmDialog("again", "Play what again?", lambda: [line])
 
 
-def cancel_all_dialog(n_batches: int) -> ConfirmDialog:
-    """The result is ``all`` or ``nothing``."""
-    line = [Cell(pluralize(n_batches, "batch", "batches"), "head"), Cell(" that run or wait")]
+def cancel_all_dialog(n_batches: int, node: str = "") -> ConfirmDialog:
+    """The result is ``all`` or ``nothing``; ``node`` is the name of the one that has them."""
+    where = Cell(f" that run or wait on {node}" if node else " that run or wait")
+    line = [Cell(pluralize(n_batches, "batch", "batches"), "head"), where]
     return ConfirmDialog("cancel_all", "Cancel everything?", lambda: [line])
 
 

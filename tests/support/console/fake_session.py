@@ -54,6 +54,7 @@ from tests.support.console.samples import (
     episode,
     episode_id,
     error_store,
+    fleet_store,
     live,
     node_list,
     row,
@@ -352,6 +353,13 @@ def sortable_session() -> FakeSession:
 
 def busy_session(clock: FakeClock | None = None) -> FakeSession:
     return FakeSession(busy_store(clock))
+
+
+def fleet_session() -> FakeSession:
+    """A watched bus with five nodes, of which one is lost."""
+    session = bus_session()
+    session.store = fleet_store()
+    return session
 
 
 def mixed_session() -> FakeSession:

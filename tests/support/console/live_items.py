@@ -213,8 +213,8 @@ def machine() -> Machine:
     return Machine(at=START, cpu=12.0, ram=40.0, gpu=[gpu])
 
 
-def heartbeat(storage: str | None = None, indexing: str | None = None) -> Heartbeat:
-    return Heartbeat(at=START, storage=storage, indexing=indexing)
+def heartbeat(storage: str | None = None, indexing: str | None = None, **fields: Any) -> Heartbeat:  # noqa: ANN401
+    return Heartbeat(**{"at": START, "storage": storage, "indexing": indexing, **fields})
 
 
 def completed(n: int = 0, **fields: Any) -> EpisodeCompleted:  # noqa: ANN401

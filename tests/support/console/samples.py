@@ -14,6 +14,7 @@ from runner.events.live import LiveAction, LiveItem
 from runner.store.index_schema import EpisodeRow
 from runner.subscribe.messages import Notice
 from runner.types import Outcome, Span, Tokens, ToolCall
+from runner.types.machine import GpuState
 from tests.support.console.live_items import (
     BOOT,
     ESCAPES,
@@ -274,6 +275,30 @@ def empty_store(now: FakeClock | None = None) -> RunStore:
     store.apply_profile(PROFILE)
     store.apply_health(node_health())
     store.apply_list(node_list())
+    return store
+
+
+def fleet_store(now: FakeClock | None = None) -> RunStore:
+    """Return the store of a watched bus with five nodes: one plays, one is lost, one stopped, one older, one waits."""
+    clock = now or FakeClock()
+    store = RunStore(now=clock)
+    store.set_link(BusLink(status="connected", address="nats.lab:4222"))
+    about = {"profile": "lab", "version": "0.1.0"}
+    gpus = [GpuState(index=n, name="H200", util=80.0 + 10 * n) for n in range(2)]
+    store.apply_events([live(heartbeat(status="idle", n_waiting=9, **about), progress(5), node="gpu-2")])
+    clock.at += 20
+    store.tick()
+    checked: list[LiveItem] = [env_health("Maze"), env_health("WebShop", "down", transport="http", cause="refused")]
+    checked += [env_health("ALFWorld", "down", cause="not installed")]
+    playing: list[LiveItem] = [started(0), progress(0), replace(machine(), gpu=gpus)]
+    store.apply_events(
+        [
+            live(heartbeat(status="running", n_waiting=2, **about), *playing, *checked, model_health(), node="gpu-1"),
+            durable(field_status("stopped", node="gpu-3", config="lab")),
+            live(heartbeat(), env_health("Maze"), model_health(status="up", cause=None), node="older"),
+            live(heartbeat("the disk is full", status="idle", **about), node="a-node-with-a-long-name"),
+        ]
+    )
     return store
 
 

@@ -168,6 +168,15 @@ async def test_each_screen_is_made_by_its_factory(make_session: Callable[[], Fak
         if screen.available.is_met(session):
             made = screen.factory(ScreenContext(session))
             assert isinstance(made, SessionScreen) and made.session is session
-    assert [screen.id for screen in SCREENS] == ["live", "episodes", "events", "logs", "machine", "runs", "results"]
+    assert [screen.id for screen in SCREENS] == [
+        "live",
+        "episodes",
+        "events",
+        "logs",
+        "machine",
+        "runs",
+        "results",
+        "fleet",
+    ]
     async with Console(session).run_test() as pilot:
         assert isinstance(pilot.app.screen, SessionScreen)

@@ -18,6 +18,7 @@ from agentgym_tui.screens.base import ConsoleScreen
 from agentgym_tui.screens.dialogs.help import help_lines
 from agentgym_tui.services import messages
 from agentgym_tui.textual_compat import binding_ids
+from tests.support.console.fake_session import fleet_session
 from tests.support.console.key_presses import (
     KeyPress,
     KeySequence,
@@ -196,6 +197,18 @@ SEQUENCES = {
             KeyPress("machine.next", "n", cursor_of("#machine")),
             KeyPress("machine.next", "n", cursor_of("#machine")),
             KeyPress("machine.previous", "p", cursor_of("#machine")),
+        ],
+    ),
+    "fleet": KeySequence(
+        fleet_session,
+        "5 nodes",
+        [
+            KeyPress("app.fleet", "8", screen_name, "FleetScreen"),
+            KeyPress("fleet.filter", "slash", focused_id, "filter"),
+            KeyPress("", "p", shows("match p"), True),
+            KeyPress("filter.leave", "enter", focused_id, "fleet"),
+            KeyPress("fleet.clear", "escape", shows("match p"), False),
+            KeyPress("fleet.open", "enter", screen_name, "MachineScreen"),
         ],
     ),
     "forms and servers": KeySequence(
@@ -614,7 +627,9 @@ def test_every_key_of_every_command_is_pressed() -> None:
     assert all_keys - pressed - answers == {("app.suspend", "ctrl+z")}
 
 
-@pytest.mark.parametrize("scope", ["live", "machine", "runs", "summary", "episodes", "episode", "events", "log"])
+@pytest.mark.parametrize(
+    "scope", ["live", "machine", "runs", "fleet", "summary", "episodes", "episode", "events", "log"]
+)
 def test_no_key_has_two_commands_on_a_screen(scope: str) -> None:
     commands = [command for command in COMMANDS if command.scope in (scope, "run", "everywhere", "list", "table")]
     keys = [key for command in commands if command.keys for key in command.keys.split(",")]

@@ -13,7 +13,10 @@ VIEWS = {
     *("results.batches", "results.report", "episode.evaluation", "episode.transcript", "events.tree", "whole.system"),
     *("live.next", "live.previous", "whole.error_next", "whole.error_previous", "match.previous", "hit.previous"),
     *("machine.previous", "compare.previous", "episode.previous", "log.previous", "episode.find"),
-    *(f"{id}.filter" for id in ("runs", "episodes", "results", "clusters", "matrix", "comparison", "events", "log")),
+    *(
+        f"{id}.filter"
+        for id in ("runs", "fleet", "episodes", "results", "clusters", "matrix", "comparison", "events", "log")
+    ),
     *("list.left", "list.right", "choice.left", "choice.right", "app.quit", "dialog.close"),
 }
 """Commands that neither change data nor leave the screen; those of reading dialogs may share the key that quits."""
@@ -40,6 +43,6 @@ def test_a_key_that_changes_data_or_leaves_the_screen_means_one_thing() -> None:
 
 def test_the_palette_knows_the_way_to_every_command_outside_dialogs_and_fields() -> None:
     scopes = {command.scope for command in COMMANDS} - {"everywhere", "run", "checks", "choice"}
-    screens = {"live", "episodes", "events", "results", "machine", "runs"}
+    screens = {"live", "episodes", "events", "results", "machine", "runs", "fleet"}
     ways = {id for id in scopes if (scope := scope_of(id)).where or scope.modal or scope.typing}
     assert scopes - ways == screens

@@ -12,7 +12,14 @@ from runner.formats.format import find_format
 from runner.node.retention import PruneReport
 from runner.types import Outcome
 from runner.types.notes import Note
-from tests.support.console.fake_session import FakeCuration, FakeSession, empty_session, ended_session, mixed_session
+from tests.support.console.fake_session import (
+    FakeCuration,
+    FakeSession,
+    empty_session,
+    ended_session,
+    fleet_session,
+    mixed_session,
+)
 from tests.support.console.pilot import SIZE, SMALL, console_app
 from tests.support.console.result_sessions import results_session
 from tests.support.console.samples import HOSTILE, START, episode_id, row
@@ -137,6 +144,11 @@ async def test_runs_of_each_kind(pictures_of: PicturesOf) -> None:
         await pictures.show("6", texts=("battery of 2",))
         texts = ("· task 3", "▸ SQLGym")
         await pictures.compare("runs", "enter", "j", "enter", texts=texts, sizes=(SMALL, LARGE))
+
+
+async def test_nodes_of_a_bus(pictures_of: PicturesOf) -> None:
+    async with pictures_of(console_app(fleet_session())) as pictures:
+        await pictures.compare("fleet", "8", texts=("5 nodes", "✗ silent since"), sizes=(SMALL, SIZE))
 
 
 async def test_summary_of_a_battery(pictures_of: PicturesOf) -> None:

@@ -14,6 +14,7 @@ from typing import cast
 import psutil
 import pytest
 
+from runner import __version__
 from runner.bus.errors import BusError
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.config.profile import EndpointConfig
@@ -97,7 +98,8 @@ async def test_the_first_heartbeat_publishes_all_health_items_and_latest_keeps_t
     async with run_monitor(live) as monitor:
         await live.wait_until(lambda: live.count(Host) == 1)
         await live.wait_until(lambda: live.count(EnvHealth) >= 2)
-        assert live.count(Heartbeat) >= 1
+        beat = next(item for item in live.items if isinstance(item, Heartbeat))
+        assert (beat.profile, beat.version, beat.n_waiting) == (PROFILE.id, __version__, 0)
         envs = {item.env: item for item in monitor.latest if isinstance(item, EnvHealth)}
         assert (envs["Maze"].status, envs["Gone"].status, envs["Gone"].cause) == ("embedded", "down", "not installed")
         await live.wait_until(lambda: live.count(Host) >= 3)
