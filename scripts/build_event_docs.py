@@ -100,7 +100,8 @@ def _ctl_document(command: str) -> Any:  # noqa: ANN401 - a struct type
     hints = get_type_hints(Document, include_extras=True)
     fields = [(name, hints[name]) for name in ("schema", "node", "ok", "error")]
     result = ("result", CTL_RESULTS[command] | None)
-    kind = msgspec.defstruct(f"{command}_document", [*fields, result], tag_field="command", tag=command, kw_only=True)
+    name = f"{command.replace(' --', '_')}_document"
+    kind = msgspec.defstruct(name, [*fields, result], tag_field="command", tag=command, kw_only=True)
     kind.__doc__ = Document.__doc__
     return kind
 

@@ -186,15 +186,16 @@ def add_run_options(parser: argparse.ArgumentParser, *, dry_run: bool = True) ->
         "line; or such ids themselves, with commas between",
     )
     add("--seed", type=int, help="random seed of the agent (default 0)")
-    add("--concurrency", type=at_least(1), metavar="N", help="number of parallel episodes (default: from the profile)")
+    add_change_options(group)
+    add("--allow-longer", action="store_true", help="let --max-rounds and --max-duration exceed the profile's limits")
     add(
-        "--workers",
-        type=workers,
-        metavar="N|ray",
-        help="processes that play the episodes: N on this machine, 0 for this process alone, or a Ray cluster "
-        "(default: from the profile, else as many as CPU cores if --concurrency is above 1)",
+        "--until-width",
+        type=rate,
+        metavar="W",
+        help="stop before --repeat tasks once the 95%% interval of the success rate is at most W wide, e.g. 0.2",
     )
-    _add_limit_options(group)
+    add("--tracing", choices=["off", "episode", "full"], help="detail of the trace (default: from the profile)")
+    add("--compat", action="store_true", help="use AgentGym's rules with their quirks (default: strict rules)")
     if dry_run:
         add(
             "--dry-run",
@@ -203,8 +204,17 @@ def add_run_options(parser: argparse.ArgumentParser, *, dry_run: bool = True) ->
         )
 
 
-def _add_limit_options(group: argparse._ActionsContainer) -> None:
+def add_change_options(group: argparse._ActionsContainer) -> None:
+    """Add what may also be changed while a batch plays."""
     add = group.add_argument
+    add("--concurrency", type=at_least(1), metavar="N", help="number of parallel episodes (default: from the profile)")
+    add(
+        "--workers",
+        type=workers,
+        metavar="N|ray",
+        help="processes that play the episodes: N on this machine, 0 for this process alone, or a Ray cluster "
+        "(default: from the profile, else as many as CPU cores if --concurrency is above 1)",
+    )
     add(
         "--max-rounds",
         type=at_least(1),
@@ -217,13 +227,6 @@ def _add_limit_options(group: argparse._ActionsContainer) -> None:
         metavar="SEC",
         help="time limit per episode (default and maximum: the profile's)",
     )
-    add("--allow-longer", action="store_true", help="let --max-rounds and --max-duration exceed the profile's limits")
-    add(
-        "--until-width",
-        type=rate,
-        metavar="W",
-        help="stop before --repeat tasks once the 95%% interval of the success rate is at most W wide, e.g. 0.2",
-    )
     add(
         "--budget-cost",
         type=positive_number,
@@ -232,8 +235,6 @@ def _add_limit_options(group: argparse._ActionsContainer) -> None:
     )
     add("--budget-tokens", type=at_least(1), metavar="N", help="stop a batch once its episodes used as many tokens")
     add("--budget-errors", type=at_least(1), metavar="N", help="stop a batch after N episodes with an error in a row")
-    add("--tracing", choices=["off", "episode", "full"], help="detail of the trace (default: from the profile)")
-    add("--compat", action="store_true", help="use AgentGym's rules with their quirks (default: strict rules)")
 
 
 def _add_results_options(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -16,6 +17,7 @@ from runner.bus.errors import BusError
 from runner.cli.arguments import (
     Options,
     add_bus_option,
+    add_change_options,
     add_run_options,
     add_state_options,
     at_least,
@@ -27,12 +29,14 @@ from runner.client.follow import BatchItem, Follower, GapItem, Shown, episode_de
 from runner.client.node_client import ControlRequestError, NodeClient, RunCommand
 from runner.client.node_folder import LaunchOptions, NodeStartError
 from runner.client.ssh import SshError, parse_ssh_url
-from runner.client.target import ConnectedNode, Target, connected
+from runner.client.target import ConnectedNode, Target, connected, find_nodes
 from runner.client.views import (
     Document,
     EpisodeList,
     Failure,
+    Fleet,
     HealthView,
+    NodeEntry,
     Order,
     Quotes,
     ServerView,
@@ -44,11 +48,13 @@ from runner.events.control import (
     ERRORS,
     BatchState,
     EpisodesArgs,
+    ExtendArgs,
     LogLines,
     LogsArgs,
     NodeList,
     ReplayArgs,
     RunResults,
+    SetArgs,
     StartArgs,
 )
 from runner.results.alignment import AlignedEpisodes
@@ -70,6 +76,16 @@ MAX_STEPS: Final = 5
 MAX_LINE_CHARS: Final = 400
 """Maximum length of a line of ``follow``."""
 _REFUSED: Final = ("script", "endpoint", "key_env", "tracing", "compat")
+_CHANGES: Final = {
+    "set": (
+        *("concurrency", "workers", "max_rounds", "max_duration", "budget_cost", "budget_tokens", "budget_errors"),
+        *("requests_per_minute", "concurrent_requests"),
+    ),
+    "extend": ("repeat", "attempts"),
+}
+_SETTINGS: Final = attrgetter(
+    "n_planned", "concurrency", "workers", "limits", "budget", "requests_per_minute", "concurrent_requests"
+)
 _STATUSES: Final = ("completed", "cancelled", "interrupted")
 
 EPILOG = """The node is that of the state directory, or with --nats that of another bus, with the credentials of the
@@ -92,6 +108,10 @@ class Ctl:
 
     async def show_list(self) -> NodeList:
         return await self.client.fetch_list()
+
+    async def nodes(self) -> Fleet:
+        found = await find_nodes(self.node.connection)
+        return Fleet(nodes=[NodeEntry(node=name, **msgspec.structs.asdict(each)) for name, each in found.items()])
 
     async def health(self) -> HealthView:
         return health_view(await self.client.fetch_health())
@@ -181,6 +201,29 @@ class Ctl:
         if not self.options.dry_run:
             await self.client.move(run_id, self.options.to)
         return await self._after(batches)
+
+    async def set(self) -> Order:
+        given = vars(self.options)
+        args = {name: given[name] for name in SetArgs.__struct_fields__ if name in given}
+        args |= {"max_duration_sec": self.options.max_duration, "budget": _budget(self.options)}
+        return await self._change(lambda run_id: self.client.set(SetArgs(batch_id=run_id, **args)))
+
+    async def extend(self) -> Order:
+        more = partial(ExtendArgs, repeat=self.options.repeat, attempts=self.options.attempts)
+        return await self._change(lambda run_id: self.client.extend(more(batch_id=run_id)))
+
+    async def _change(self, send: Callable[[str], Awaitable[list[BatchState]]]) -> Order:
+        """Send a change of a run; ``changed`` is whether its batches were planned and set otherwise before."""
+        run_id, batches = await self._find()
+        if self.options.dry_run:
+            return Order(batches=batches, changed=False, dry_run=True)
+        listed = (*(await self.client.fetch_list()).batches, *batches)
+        before = {batch.batch_id: (_SETTINGS(batch), batch.n_planned) for batch in listed}
+        after = await send(run_id)
+        old = [before.get(batch.batch_id, (None, 0)) for batch in after]
+        changed = [_SETTINGS(batch) for batch in after] != [settings for settings, _ in old]
+        n_episodes = sum(batch.n_planned for batch in after) - sum(n_planned for _, n_planned in old)
+        return Order(batches=after, changed=changed, n_episodes=n_episodes)
 
     async def stop(self) -> Order:
         listed = await self.client.fetch_list()
@@ -286,7 +329,6 @@ def start_args(options: argparse.Namespace, listed: NodeList) -> StartArgs:
         envs = [env for env in envs if env.lower() in found] or envs
         tasks = {env: list(found.get(env.lower(), ())) for env in envs}
     models = [_known(name.strip(), listed.models, "model") for name in (given.model or "").split(",") if name.strip()]
-    budget = Budget(cost=given.budget_cost, tokens=given.budget_tokens, errors_in_a_row=given.budget_errors)
     same = {name: getattr(given, name) for name in StartArgs.__struct_fields__ if name in Options._fields}
     return StartArgs(
         **same
@@ -298,9 +340,14 @@ def start_args(options: argparse.Namespace, listed: NodeList) -> StartArgs:
             "models": models if len(models) > 1 else [],
             "tasks": tasks,
             "max_duration_sec": given.max_duration,
-            "budget": None if budget == Budget() else budget,
+            "budget": _budget(options),
         }
     )
+
+
+def _budget(options: argparse.Namespace) -> Budget | None:
+    budget = Budget(cost=options.budget_cost, tokens=options.budget_tokens, errors_in_a_row=options.budget_errors)
+    return None if budget == Budget() else budget
 
 
 def _known(name: str, names: Sequence[str], what: str) -> str:
@@ -361,22 +408,27 @@ def _usage_problem(options: argparse.Namespace) -> str:
     if problem := node_problem(options):
         return problem
     if refused := [name for name in _REFUSED if getattr(options, name, None)]:
-        return f"--{refused[0].replace('_', '-')} is refused: a request names only what the profile of the node has"
+        return f"{_option(refused[0])} is refused: a request names only what the profile of the node has"
     if getattr(options, "batch_id", None) and not is_ulid(options.batch_id):
         return "--batch-id must be a ULID"
     if options.command == "submit" and not (options.run or options.battery):
         return "submit requires --run ENV or --battery TIER"
+    if options.command in ("set", "extend") and not any(getattr(options, name) for name in _CHANGES[options.command]):
+        return f"{options.command} requires one of {', '.join(map(_option, _CHANGES[options.command]))}"
     if options.command in ("pause", "resume", "cancel") and options.all == bool(options.id):
         return "give either an ID or --all"
     return ""
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def node_problem(options: argparse.Namespace) -> str:
     """Return why the options name no node, or ""."""
     other_bus = "--nats" if options.nats else "--node" if options.node else ""
     if other_bus and (given := [name for name in ("config", "data_dir") if getattr(options, name)]):
-        name = given[0].replace("_", "-")
-        return f"--{name} chooses a node of this machine and cannot be combined with {other_bus}"
+        return f"{_option(given[0])} chooses a node of this machine and cannot be combined with {other_bus}"
     if options.node and not (options.nats or os.environ.get("NATS_URL")):
         return "--node chooses among the nodes of another bus and needs --nats, or the variable NATS_URL"
     return ""
@@ -391,17 +443,18 @@ def target_of(options: argparse.Namespace) -> Target:
 
 async def _run(options: argparse.Namespace) -> int:
     starts = options.command == "submit" and not options.dry_run
-    async with connected(target_of(options), starts=starts) as node:
+    command = "list --all" if options.command == "list" and options.all else options.command
+    async with connected(target_of(options), starts=starts, is_named=command != "list --all") as node:
         ctl = Ctl(node, options)
-        if options.command == "follow":
+        if command == "follow":
             return await _follow(ctl, *await ctl.followed(), steps=True)
-        result = await VERBS[options.command](ctl)
-        document = ctl.document(options.command, result)
+        result = await VERBS[command](ctl)
+        document = ctl.document(command, result)
         waits = options.command in ("submit", "again") and (options.wait or options.follow) and not options.dry_run
         if options.json:
             _write_line(ascii_json(document, None if waits else 2))
         else:
-            print_fields(document["result"], f"of {node.name}")
+            print_fields(document["result"], f"of {node.name or node.connection.address.display_url}")
         if not waits:
             return 0
         assert isinstance(result, Order)
@@ -429,6 +482,7 @@ def _write_line(line: str) -> None:
 VERBS: Final[dict[str, Callable[[Ctl], Awaitable[msgspec.Struct]]]] = {
     "submit": Ctl.submit,
     "list": Ctl.show_list,
+    "list --all": Ctl.nodes,
     "show": Ctl.show,
     "results": Ctl.results,
     "episodes": Ctl.episodes,
@@ -437,6 +491,8 @@ VERBS: Final[dict[str, Callable[[Ctl], Awaitable[msgspec.Struct]]]] = {
     "health": Ctl.health,
     **{name: partial(Ctl.command, name=name) for name in get_args(RunCommand)},
     "move": Ctl.move,
+    "set": Ctl.set,
+    "extend": Ctl.extend,
     "again": Ctl.again,
     "env": Ctl.env,
     "stop": Ctl.stop,
@@ -445,12 +501,13 @@ VERBS: Final[dict[str, Callable[[Ctl], Awaitable[msgspec.Struct]]]] = {
 
 _COLUMNS: Final = {
     "batches": "batch_id env agent model status n_done n_planned",
-    "rows": "env agent model n_success n_rated success_interval",
+    "rows": "env agent model limits n_success n_rated success_interval",
     "clusters": "id env cause n representative",
     "episodes": "episode_id env agent task_index outcome",
     "envs": "env status transport",
     "endpoints": "endpoint status model",
     "steps": "index reward differences left right",
+    "nodes": "node status profile version n_waiting",
 }
 """Columns of the tables, beside those of foreign texts."""
 
@@ -527,7 +584,8 @@ def _add_starting(add: Callable[..., SafeArgumentParser]) -> None:
 
 
 def _add_reading(add: Callable[..., SafeArgumentParser]) -> None:
-    add("list", "list the batches, and what the node can play")
+    listed = add("list", "list the batches, and what the node can play")
+    listed.add_argument("--all", action="store_true", help="list the nodes of the bus instead")
     show = add("show", "show a batch, a battery or an episode", target="required")
     show.add_argument("--steps", type=at_least(0), default=MAX_STEPS, metavar="N", help="last steps of an episode")
     add("results", "sum up a batch or battery, and group its failed episodes", target="required")
@@ -557,6 +615,15 @@ def _add_changing(add: Callable[..., SafeArgumentParser]) -> None:
     add("step", "let a paused episode or batch play one step", changes=True, target="required").set_defaults(all=False)
     move = add("move", "move what waits to another place in the queue", changes=True, target="required")
     move.add_argument("--to", type=at_least(0), default=0, metavar="N", help="number of batches before (default 0)")
+    change = add("set", "change how what has not ended is played", changes=True, target="required")
+    add_change_options(change)
+    for name in ("requests-per-minute", "concurrent-requests"):
+        change.add_argument(f"--{name}", type=at_least(1), metavar="N", help="at most N to each model endpoint")
+    extend = add(
+        "extend", "plan more tasks or attempts, of what has ended in a new batch", changes=True, target="required"
+    )
+    extend.add_argument("--repeat", type=at_least(1), metavar="N", help="number of all tasks afterwards")
+    extend.add_argument("--attempts", type=at_least(1), metavar="K", help="number of all attempts at a task")
     env = add("env", "start or stop the server of an environment", changes=True)
     env.add_argument("action", choices=["start", "stop"])
     env.add_argument("env", metavar="NAME")

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from runner.client.node_client import ControlRequestError
 from runner.client.target import ConnectedNode
-from runner.client.views import EpisodeList, HealthView, Order, ServerView
+from runner.client.views import EpisodeList, Fleet, HealthView, Order, ServerView
 from runner.errors import RunnerError
 from runner.events.codec import DurableRow, LiveRow, decode_item
 from runner.events.control import BatchState, EpisodeEntry, EpisodesArgs, LogLines, NodeList, RunResults
@@ -107,6 +107,7 @@ class Shown(msgspec.Struct, kw_only=True):
 
 RESULTS: Final[dict[str, Any]] = {
     "list": NodeList,
+    "list --all": Fleet,
     "show": Shown,
     "results": RunResults,
     "episodes": EpisodeList,
@@ -115,7 +116,7 @@ RESULTS: Final[dict[str, Any]] = {
     "follow": FollowItem,
     "health": HealthView,
     "env": ServerView,
-    **dict.fromkeys(("submit", "again", "pause", "resume", "step", "cancel", "move", "stop"), Order),
+    **dict.fromkeys(("submit", "again", "set", "extend", "pause", "resume", "step", "cancel", "move", "stop"), Order),
 }
 """Type of ``Document.result`` by command; ``follow`` prints a document for each item."""
 

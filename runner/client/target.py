@@ -21,6 +21,8 @@ from runner.client.node_client import ControlRequestError, NodeClient
 from runner.client.node_folder import LaunchOptions, StateLocator, ensure_node, read_node_file
 from runner.client.ssh import SshNode, forwarded
 from runner.errors import ConfigError
+from runner.events.codec import LiveRow, decode
+from runner.events.live import Heartbeat
 from runner.events.subjects import DurableNames, live_subject
 from runner.node.state_lock import is_node_alive
 
@@ -49,8 +51,8 @@ class ConnectedNode(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def connected(target: Target, *, starts: bool = False) -> AsyncIterator[ConnectedNode]:
-    """Connect to a node, which ``starts`` where none runs in the state directory.
+async def connected(target: Target, *, starts: bool = False, is_named: bool = True) -> AsyncIterator[ConnectedNode]:
+    """Connect to a node, which ``starts`` where none runs in the state directory; its name is "" if not ``is_named``.
 
     Raises ``ControlRequestError`` if there is none, ``RunnerError`` if the bus cannot be reached.
     """
@@ -69,11 +71,12 @@ async def connected(target: Target, *, starts: bool = False) -> AsyncIterator[Co
     if address is None:
         raise ConfigError("the node's address is missing; start it again")
     async with await _open(address, read_address) as connection:
+        name = target.node or ""
         if target.url is None:
             found = read_node_file(data_dir)
             name = found.node if found is not None else ""
-        else:
-            name = target.node or await _only_node(connection)
+        elif is_named and not name:
+            name = await _only_node(connection)
         yield _connected(name, connection, names)
 
 
@@ -97,18 +100,27 @@ async def _local_folder(options: LaunchOptions, *, starts: bool) -> tuple[Path, 
     return location.data_dir, DurableNames.of(location.profile.nats)
 
 
-async def _only_node(connection: NatsConnection) -> str:
-    """Return the name of the only node whose heartbeats arrive."""
-    found: set[str] = set()
+async def find_nodes(connection: NatsConnection) -> dict[str, Heartbeat]:
+    """Return the latest heartbeat of each node of a bus, by name; takes as long as two heartbeats are apart."""
+    found: dict[str, Heartbeat] = {}
 
     async def note(message: Msg) -> None:
-        found.add(message.subject.rpartition(".")[2])
+        row = decode(message.subject, message.headers, message.data, DurableNames())
+        for item in row.batch.items if isinstance(row, LiveRow) else ():
+            if isinstance(item, Heartbeat):
+                found[message.subject.rpartition(".")[2]] = item
 
-    await connection.client.subscribe(live_subject("health", "*"), cb=note)
+    subscription = await connection.client.subscribe(live_subject("health", "*"), cb=note)
     await asyncio.sleep(SEARCH_S)
+    await subscription.unsubscribe()
+    return dict(sorted(found.items()))
+
+
+async def _only_node(connection: NatsConnection) -> str:
+    found = await find_nodes(connection)
     if len(found) == 1:
-        return found.pop()
-    nodes = f"has several nodes: {', '.join(sorted(found)[:20])}" if found else "has no node"
+        return next(iter(found))
+    nodes = f"has several nodes: {', '.join([*found][:20])}" if found else "has no node"
     raise ControlRequestError(
         f"the bus {connection.address.display_url} {nodes}", "name one with --node", "unreachable"
     )

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from runner.events.control import BatchState, EpisodeEntry, NodeHealth, NodeInfo, ServerInfo
-from runner.events.live import EnvHealth, ModelHealth
+from runner.events.live import EnvHealth, Heartbeat, ModelHealth
 from runner.results.alignment import AlignedEpisodes, align
 from runner.store.episode_file import EpisodeRecord, shared_fields
 from runner.types.fields import FOREIGN
@@ -56,6 +56,18 @@ class Order(msgspec.Struct, kw_only=True):
         Meta(description="the batches that the order is for, as they are afterwards; [] if it is for none"),
     ]
     n_episodes: Annotated[int | None, Meta(description="episodes that it starts; null for other orders")] = None
+
+
+class NodeEntry(Heartbeat, kw_only=True, tag=False):
+    """A node, as its latest heartbeat has it."""
+
+    node: str
+
+
+class Fleet(msgspec.Struct, kw_only=True):
+    """The nodes of a bus."""
+
+    nodes: list[NodeEntry]
 
 
 class EpisodeList(msgspec.Struct, kw_only=True):

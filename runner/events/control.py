@@ -413,6 +413,7 @@ class ResultSummary(msgspec.Struct, kw_only=True):
     data_label: Annotated[str, Meta(description="label of the task data")]
     agent: AgentName
     model: Annotated[str | None, Meta(description="models that answered; null for a baseline")]
+    limits: Annotated[str, Meta(description="hard limits that differ from 15 rounds and 300 s; empty for none")] = ""
     n: Annotated[int, Meta(description="episodes that ended")]
     n_rated: Annotated[int, Meta(description="episodes that count in rates")]
     n_success: Annotated[int, Meta(description="successful episodes")]

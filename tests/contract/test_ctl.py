@@ -103,6 +103,30 @@ def test_what_waits_is_moved_paused_resumed_stepped_and_cancelled_once(ctl: Ctl)
     assert (items[-1]["kind"], items[-1]["status"], ctl.code) == ("batch", "cancelled", 1)
 
 
+def test_a_run_is_changed_and_extended_while_it_plays_and_after_its_end(ctl: Ctl) -> None:
+    batch_id = new_ulid()
+    ctl.result("submit", "--run", "BabyAI", "--agent", "random", "--repeat", "5000", "--batch-id", batch_id)
+    change = ("set", batch_id, "--concurrency", "3", "--budget-tokens", "9", "--requests-per-minute", "6")
+    assert ctl.result(*change, "--dry-run")["changed"] is False
+    for changed in (True, False):
+        order = ctl.result(*change)
+        assert (order["changed"], order["n_episodes"], order["batches"][0]["concurrency"]) == (changed, 0, 3)
+    assert ctl.failure("set", batch_id, "--max-rounds", "16") == "refused"
+    assert ctl.result("extend", batch_id, "--repeat", "6000")["n_episodes"] == 1000
+    ctl.result("cancel", batch_id)
+    ctl.documents("follow", batch_id)
+    assert ctl.failure("set", batch_id, "--workers", "0") == "not_running"
+    assert ctl.failure("extend", batch_id, "--repeat", "5999") == "refused"
+    for changed, n_episodes in ((True, 2), (False, 0)):
+        order = ctl.result("extend", batch_id, "--repeat", "6002")
+        assert (order["changed"], order["n_episodes"]) == (changed, n_episodes)
+    assert [batch["extends"] for batch in order["batches"]] == [None, batch_id]
+    ended = [document["result"] for document in ctl.documents("follow", batch_id)]
+    assert [each["task_index"] for each in ended if each["kind"] == "episode"][-2:] == [6000, 6001]
+    (row,) = ctl.result("results", order["batches"][1]["batch_id"])["rows"]
+    assert row["n"] == len([each for each in ended if each["kind"] == "episode"])
+
+
 def test_what_a_node_does_not_have_and_what_no_request_may_name_is_refused(
     ctl: Ctl, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,6 +161,9 @@ def test_the_only_node_of_another_bus_is_found_and_others_are_named(
     for option in ([], ["--node", "n1"]):
         assert main(["ctl", "health", "--nats", address.url, *option, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["node"] == "n1"
+    assert main(["ctl", "list", "--all", "--nats", address.url, "--json"]) == 0
+    (entry,) = json.loads(capsys.readouterr().out)["result"]["nodes"]
+    assert (entry["node"], entry["n_waiting"]) == ("n1", 0)
     assert main(["ctl", "health", "--nats", address.url, "--node", "n2", "--json"]) == 1
     assert "node n2 does not answer" in json.loads(capsys.readouterr().out)["error"]["message"]
     assert main(["ctl", "list", "--data-dir", str(tmp_path / "empty"), "--json"]) == 1
