@@ -413,7 +413,9 @@ def _usage_problem(options: argparse.Namespace) -> str:
         return "--batch-id must be a ULID"
     if options.command == "submit" and not (options.run or options.battery):
         return "submit requires --run ENV or --battery TIER"
-    if options.command in ("set", "extend") and not any(getattr(options, name) for name in _CHANGES[options.command]):
+    if options.command in ("set", "extend") and all(
+        getattr(options, name) is None for name in _CHANGES[options.command]
+    ):
         return f"{options.command} requires one of {', '.join(map(_option, _CHANGES[options.command]))}"
     if options.command in ("pause", "resume", "cancel") and options.all == bool(options.id):
         return "give either an ID or --all"
