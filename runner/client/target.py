@@ -97,6 +97,12 @@ async def _local_folder(options: LaunchOptions, *, starts: bool) -> tuple[Path, 
     return location.data_dir, DurableNames.of(location.profile.nats)
 
 
+def is_stopped(target: Target) -> bool:
+    """Return whether a node of this machine is meant, and does not run."""
+    is_local = target.url is None and target.ssh is None
+    return is_local and not is_node_alive(StateLocator(target.local).find().data_dir)
+
+
 async def _only_node(connection: NatsConnection) -> str:
     """Return the name of the only node whose heartbeats arrive."""
     found: set[str] = set()
