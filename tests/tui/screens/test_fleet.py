@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 from agentgym_tui.app import Console
 from agentgym_tui.screens.machine import MachineScreen
 from agentgym_tui.sessions.bus_session import BusSession, NodeSession
+from runner import __version__
 from runner.bus.address import address_of_node
 from runner.client.node_folder import LaunchOptions
 from tests.support.console.fake_session import FakeSession, busy_session, fleet_session
@@ -122,7 +123,9 @@ async def test_of_two_real_nodes_on_one_bus_the_one_that_is_killed_is_lost_and_t
     ):
         async with app.run_test(size=SIZE, notifications=True) as pilot:
             await pilot.press("8")
-            await wait_long_for(pilot, "2 nodes", "gpu-a", "gpu-b", "● idle", "0.1.0", "field-runner-4090")
+            await wait_long_for(pilot, "2 nodes", "gpu-a", "gpu-b", "● idle", "field-runner-4090")
+            nodes = app.session.store.nodes.values()
+            await wait_until(pilot, lambda: all(node.version == __version__ for node in nodes), "the versions")
             killed.kill()
             async with await kept.connect() as connection:
                 await kept.start_batch(connection, "Wordle", repeat=100_000)
