@@ -27,7 +27,13 @@ pytestmark = pytest.mark.long
 
 SCHEMA = jsonschema.Draft202012Validator(json.loads(Path("docs/schemas/agentgym.ctl.v1.json").read_text()))
 NAMES: Final = {
-    *("BatchState.batch_id", "BatchState.battery_id", "EpisodeEntry.episode_id", "EpisodeEntry.batch_id"),
+    *(
+        "BatchState.batch_id",
+        "BatchState.battery_id",
+        "BatchState.extends",
+        "EpisodeEntry.episode_id",
+        "EpisodeEntry.batch_id",
+    ),
     *("BatchState.env", "BatchState.agent", "BatchState.model", "NodeList.envs", "NodeList.agents", "NodeList.models"),
     *("NodeList.batteries", "NodeList.batteries key", "ServerInfo.env", "LogLines.names", "ControlError.code"),
     *("NodeHealth.node", "NodeHealth.boot", "NodeHealth.profile", "NodeHealth.version", "NodeHealth.egress"),
@@ -50,7 +56,13 @@ READING: Final = [
     ["logs", "node.log"],
     ["health"],
 ]
-WAITING: Final = ["submit", "--run", ENV, "--wait"]
+ORDERS: Final = [
+    ["env", "start", ENV],
+    ["pause", "last"],
+    ["again", "last"],
+    ["submit", "--run", ENV, "--wait"],
+    ["stop"],
+]
 DRY_RUN: Final = ["submit", "--run", ENV, "--dry-run"]
 CHANGING: Final = [
     ["env", "start", ENV],
@@ -112,11 +124,13 @@ def check_documents(node: HostileNode, documents: Sequence[Any], *, is_shown: bo
         SCHEMA.validate(document)
     found, bare = split(documents)
     assert fields(node, json.dumps(bare)) <= NAMES
-    assert not any(secret in json.dumps(found) for secret in SECRETS.values())
+    assert not any(secret in json.dumps(documents) for secret in SECRETS.values())
+    assert not foreign_characters("".join(strings(bare)))
     for each in found:
         assert each["foreign"] is True and (each["text"] is not None) is is_shown
         assert not foreign_characters((each["text"] or "").translate(_BREAKS))
-    for each in split([document["result"] for document in documents])[0]:
+    results = [document["result"] for document in documents if (document["result"] or {}).get("kind") != "gap"]
+    for each in filter(lambda quoted: quoted["chars"], split(results)[0]):
         assert bool(fields(node, each["text"] or "")) is is_shown
         assert each["chars"] == originals(node)[each["sha256"]]
     return found
@@ -127,6 +141,8 @@ def originals(node: HostileNode) -> dict[str, int]:
     sent = node.texts.text
     texts = [sent(field) for field in node.texts.fields.values()]
     texts.append(f"{sent('ErrorInfo.type')}: {sent('ErrorInfo.message')}")
+    call = f"{sent('ToolCall.name')} {sent('ToolCall.arguments')}"
+    texts += [f"{sent(f'{kind}.text')}\n{call}" for kind in ("Action", "LiveAction")]
     return {hashlib.sha256(text.encode()).hexdigest(): len(text) for text in texts}
 
 
@@ -145,6 +161,13 @@ def split(value: Any) -> tuple[list[Any], Any]:  # noqa: ANN401 - any JSON
     parts = {key: split(item) for key, item in items}
     found = [each for quoted, _ in parts.values() for each in quoted]
     return found, [[key, bare] for key, (_, bare) in parts.items()] if items else value
+
+
+def strings(value: Any) -> Iterator[str]:  # noqa: ANN401 - any JSON
+    if isinstance(value, list):
+        yield from (text for item in value for text in strings(item))
+    elif isinstance(value, str):
+        yield value
 
 
 @pytest.mark.parametrize("words", READING + CHANGING, ids=" ".join)
@@ -192,7 +215,7 @@ def test_ids_may_be_hostile_too(node: HostileNode, words: list[str], capsys: pyt
         Printed(node, [*words, *mode], capsys)
 
 
-@pytest.mark.parametrize("words", READING + CHANGING + [WAITING], ids=" ".join)
+@pytest.mark.parametrize("words", READING + ORDERS, ids=" ".join)
 def test_replies_that_are_none_end_a_command_with_a_code(
     node: HostileNode, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
