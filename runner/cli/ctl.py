@@ -32,6 +32,7 @@ from runner.client.node_folder import LaunchOptions, NodeStartError
 from runner.client.ssh import SshError, parse_ssh_url
 from runner.client.target import ConnectedNode, Target, connected, find_nodes, is_stopped
 from runner.client.views import (
+    MAX_QUOTED_CHARS,
     Document,
     EpisodeList,
     Failure,
@@ -44,7 +45,7 @@ from runner.client.views import (
     compared,
     health_view,
 )
-from runner.errors import ConfigError, RunnerError
+from runner.errors import ConfigError, RunnerError, StoreError
 from runner.events.control import (
     ERRORS,
     BatchState,
@@ -65,10 +66,6 @@ from runner.util.argument_parser import SafeArgumentParser, suggestion
 from runner.util.clock import is_ulid, new_ulid
 from runner.util.display_text import one_line
 
-OWN_CODES: Final = frozenset(
-    {"unknown_agent", "unknown_model", "not_found", "not_queued", "nothing_left", "queue_full"}
-)
-"""Codes of errors whose texts have nothing but names of the profile and ids."""
 MIN_EPISODE_CHARS: Final = 4
 MAX_NAMED: Final = 5
 """Maximum number of ids that the message about an ambiguous one names."""
@@ -76,6 +73,12 @@ MAX_STEPS: Final = 5
 """Number of last steps of an episode that ``show`` prints, unless another is given."""
 MAX_LINE_CHARS: Final = 400
 """Maximum length of a line of ``follow``."""
+_WITHHELD: Final[dict[type[Exception], tuple[str, str]]] = {
+    NodeStartError: ("unreachable", "the node could not be started"),
+    SshError: ("unreachable", "the node cannot be reached by ssh"),
+    StoreError: ("invalid", "a file cannot be read"),
+}
+"""Codes and messages of errors that quote what others wrote."""
 _REFUSED: Final = ("script", "endpoint", "key_env", "tracing", "compat")
 _CHANGES: Final = {
     "set": (
@@ -389,19 +392,20 @@ def main_ctl(argv: Sequence[str]) -> int:
         else:
             detail = failure.detail and (quote(failure)["detail"]["text"] or "--content shows the reason")
             text = "; ".join(filter(None, (failure.message, failure.hint, detail)))
-            print_stderr(f"agentgym-runner ctl {options.command}: {text}")
+            print_stderr(one_line(f"agentgym-runner ctl {options.command}: {text}", MAX_QUOTED_CHARS))
         return 2 if isinstance(exc, ConfigError) else 1
 
 
 def failure_of(exc: Exception) -> Failure:
     """Return why a command failed; the reason of a node may quote a server, so it is foreign text."""
-    if isinstance(exc, NodeStartError | SshError):
-        what = "could not be started" if isinstance(exc, NodeStartError) else "cannot be reached by ssh"
-        return Failure(code="unreachable", message=f"the node {what}", hint="", detail=str(exc))
+    for kind, (code, message) in _WITHHELD.items():
+        if isinstance(exc, kind):
+            return Failure(code=code, message=message, hint="", detail=str(exc))
     if not isinstance(exc, ControlRequestError):
         return Failure(code="unreachable" if isinstance(exc, BusError) else "invalid", message=str(exc), hint="")
-    if exc.code in ERRORS and exc.code not in OWN_CODES:
-        return Failure(code=exc.code, message=ERRORS[exc.code], hint="", detail=exc.text)
+    if exc.is_quote:
+        code = exc.code if exc.code in ERRORS else "refused"
+        return Failure(code=code, message=ERRORS[code], hint="", detail=exc.text)
     return Failure(code=exc.code or "unreachable", message=str(exc), hint=exc.hint)
 
 
@@ -456,7 +460,7 @@ async def _run(options: argparse.Namespace) -> int:
         verb: Callable[[Ctl], Awaitable[Any]] = Ctl.nodes if command == "list --all" else options.verb
         result = await verb(ctl)
         _print(options, ctl.document(command, result))
-        if options.dry_run or not (options.wait or options.follow):
+        if options.dry_run or not (options.wait or options.follow) or not result.batches:
             return 0
         ids = [batch.batch_id for batch in result.batches]
         return await _follow(ctl, result.batches[0].battery_id or ids[0], ids, steps=options.follow)
@@ -511,7 +515,7 @@ def print_fields(fields: dict[str, Any], of: str) -> None:
             case dict() if not _is_foreign(value):
                 print_fields(value, of)
             case _ if cell := _cell(value):
-                print_text(f"{name:<12}  {cell}")
+                print_text(f"{name:<12}  {cell if name == 'lines' else one_line(cell, MAX_QUOTED_CHARS)}")
 
 
 def _is_foreign(value: object) -> bool:

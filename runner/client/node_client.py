@@ -57,6 +57,7 @@ RETRY_INTERVAL_S: Final = 0.25  # between attempts while no node answers
 MAX_RETRIES: Final = 10  # repeating is safe, because a request without a responder reached no node
 MAX_REPLY_BYTES: Final = 1 << 20  # largest reply that is decoded
 MAX_EPISODE_BYTES: Final = 64 << 20  # largest episode file that is fetched
+MAX_CHUNKS: Final = 300  # of at most 256 KiB each, which only the last one does not fill
 
 _OTHER_VERSION: Final = "it may be of another version: restart it with `agentgym-tui launch`"
 
@@ -66,16 +67,17 @@ _NODE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ControlRequestError(Exception):
-    """A request to a node could not be sent, was rejected (``code``) or was not answered; its texts may quote a node.
+    """A request to a node could not be sent, was rejected (``code``) or was not answered.
 
-    The message is what was requested and why it failed, ``hint`` what the user can do.
+    The message is what was requested and why it failed, ``hint`` what the user can do; ``is_quote``: both are words of
+    the node.
     """
 
     published_error_type = "ControlFailed"
 
-    def __init__(self, message: str, hint: str = "", code: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", code: str = "", *, is_quote: bool = False) -> None:
         super().__init__(message)
-        self.hint, self.code = hint, code
+        self.hint, self.code, self.is_quote = hint, code, is_quote
 
     @property
     def text(self) -> str:
@@ -171,7 +173,7 @@ class NodeClient:
     async def _download(self, episode_id: str) -> bytes | None:
         data = bytearray()
         digest: tuple[int, str] | None = None
-        while digest is None or len(data) < digest[0]:
+        for _ in range(MAX_CHUNKS):
             args = EpisodeArgs(episode_id=episode_id, offset=len(data))
             chunk = await self._request("episode", args, EpisodeChunk)
             if chunk.total > MAX_EPISODE_BYTES:
@@ -181,7 +183,9 @@ class NodeClient:
                 return None
             digest = chunk.total, chunk.sha256
             data += chunk.data
-        return bytes(data) if hashlib.sha256(data).hexdigest() == digest[1] and len(data) == digest[0] else None
+            if len(data) >= chunk.total:
+                break
+        return bytes(data) if (len(data), hashlib.sha256(data).hexdigest()) == digest else None
 
     async def _command(self, op: Op, args: msgspec.Struct, result: type[_ResultT]) -> _ResultT:
         if self._read_only:
@@ -239,7 +243,7 @@ def _checked_result(request: ControlRequest, payload: bytes) -> bytes:
         if error.code == "not_running":  # the node's message lists ids
             raise ControlRequestError(f"{request.op}: it has ended", code=error.code)
         message = f"{request.op}: {error.message.removeprefix(f'{request.op}: ')}"
-        raise ControlRequestError(message, error.hint, error.code)
+        raise ControlRequestError(message, error.hint, error.code, is_quote=True)
     if reply.id != request.id or not reply.ok or not isinstance(reply.result, msgspec.Raw):
         raise ControlRequestError(f"{request.op}: the node replied to something else", _OTHER_VERSION)
     return bytes(reply.result)

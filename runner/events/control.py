@@ -64,7 +64,7 @@ ERRORS: Final[dict[str, str]] = {
     "unknown_agent": "the node has no agent with this name",
     "unknown_model": "the node's profile has no model with this name",
     "no_model": "the agent needs a model, and no endpoint responds",
-    "not_found": "no batch or episode has this id, or the episode is not running",
+    "not_found": "no batch, episode or log has this id or name, or the episode is not running",
     "not_running": "the batch is not running",
     "not_queued": "the batch does not wait in the queue",
     "nothing_left": "no episode of the batch ended with an error",

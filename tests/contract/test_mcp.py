@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import jsonschema
 import pytest
 
 from runner.cli import main
 from runner.util.clock import new_ulid
-from tests.support.node_process import COMMAND, NodeProcess, clean_environ
+from tests.support.mcp_process import McpProcess
+from tests.support.node_process import NodeProcess
 
 pytestmark = pytest.mark.long
 
@@ -28,54 +25,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         yield process
 
 
-class Client:
-    """A client of the protocol on the standard streams of a process."""
-
-    def __init__(self, data_dir: Path, *options: str) -> None:
-        command = [COMMAND, "mcp", "--data-dir", str(data_dir), *options]
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, text=True, env=clean_environ(), stdin=pipe, stdout=pipe)
-        self._n = 0
-
-    def request(self, method: str, **parameters: Any) -> Any:  # noqa: ANN401 - any JSON
-        self._n += 1
-        self.send(method, parameters, id=self._n)
-        answer = self.read()
-        assert (answer["jsonrpc"], answer["id"]) == ("2.0", self._n)
-        return answer
-
-    def send(self, method: str, parameters: object, **id: object) -> None:
-        self.write(json.dumps({"jsonrpc": "2.0", "method": method, "params": parameters, **id}))
-
-    def write(self, line: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{line}\n")
-        self.process.stdin.flush()
-
-    def read(self) -> Any:  # noqa: ANN401 - any JSON
-        assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline())
-
-    def call(self, tool: str, **arguments: Any) -> Any:  # noqa: ANN401 - any JSON
-        result = self.request("tools/call", name=tool, arguments=arguments)["result"]
-        document = json.loads(result["content"][0]["text"])
-        assert result["isError"] is not document["ok"]
-        return document
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-    def end(self) -> int:
-        self.process.communicate(timeout=30)
-        return self.process.returncode
-
-
 def test_an_agent_that_may_only_read_gets_no_tool_that_changes_anything_and_no_foreign_text(
     node: NodeProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,7 +32,7 @@ def test_an_agent_that_may_only_read_gets_no_tool_that_changes_anything_and_no_f
     submit = ["ctl", "submit", "--run", "Maze", "--agent", "oracle", "--repeat", "2", "--batch-id", batch_id, "--wait"]
     assert main([*submit, "--data-dir", str(node.data_dir)]) == 0
     capsys.readouterr()
-    with Client(node.data_dir) as client:
+    with McpProcess("--data-dir", str(node.data_dir)) as client:
         started = client.request("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo={})["result"]
         assert (started["protocolVersion"], started["serverInfo"]["name"]) == ("2025-06-18", "agentgym-runner")
         tools = client.request("tools/list")["result"]["tools"]
@@ -107,7 +56,7 @@ def test_an_agent_that_may_only_read_gets_no_tool_that_changes_anything_and_no_f
 
 
 def test_orders_and_foreign_text_are_there_if_the_person_allows_them(node: NodeProcess) -> None:
-    with Client(node.data_dir, "--allow-orders", "--content") as client:
+    with McpProcess("--data-dir", str(node.data_dir), "--allow-orders", "--content") as client:
         assert [tool["name"] for tool in client.request("tools/list")["result"]["tools"]] == READING + ORDERS
         batch_id = new_ulid()
         started = client.call("submit", run="maze", agent="oracle", batch_id=batch_id)
@@ -126,7 +75,7 @@ def test_orders_and_foreign_text_are_there_if_the_person_allows_them(node: NodeP
 
 def test_a_cancelled_call_is_not_answered_and_what_is_no_message_is_left_out(node: NodeProcess) -> None:
     run_id = new_ulid()
-    with Client(node.data_dir, "--allow-orders") as client:
+    with McpProcess("--data-dir", str(node.data_dir), "--allow-orders") as client:
         client.call("submit", run="BabyAI", agent="random", repeat=5000, batch_id=run_id)
         client.call("pause", id=run_id)
         follow = {"name": "follow", "arguments": {"id": run_id, "cursor": 100_000, "wait_s": 30}}
