@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from runner import __version__
 from runner.types import MAX_WORKERS, SpanLevel, Workers
@@ -114,10 +114,8 @@ def parse_options(argv: Sequence[str]) -> Options:
     if not options.results and (misplaced := sorted(_ONLY_WITH_RESULTS & provided.keys())):
         advice = "; use --run ENV to run an environment" if "env" in misplaced else ""
         parser.error(f"{_option_name(misplaced[0])} is only valid with --results{advice}")
-    if options.until_width is not None and (options.attempts > 1 or options.repeat == 1):
-        parser.error("--until-width requires --repeat N, the maximum number of tasks, and one attempt for each")
-    if options.tasks is not None and (given := {"repeat", "task_index", "until_width"} & provided.keys()):
-        parser.error(f"{_option_name(min(given))} cannot be combined with --tasks, which names the tasks")
+    if problem := run_problem(provided):
+        parser.error(problem)
     if options.verbose and not options.list_envs:
         parser.error("--verbose is only valid with --list-envs")
     if options.dry_run and not (options.run or options.battery):
@@ -126,6 +124,15 @@ def parse_options(argv: Sequence[str]) -> Options:
         if goal in provided and (others := sorted(provided.keys() - allowed - {goal})):
             parser.error(f"{', '.join(map(_option_name, others))} cannot be combined with {_option_name(goal)}")
     return options
+
+
+def run_problem(given: Mapping[str, Any]) -> str:
+    """Return why the run options that are given cannot be combined, or ""."""
+    if "until_width" in given and (given.get("attempts", 1) > 1 or given.get("repeat", 1) == 1):
+        return "--until-width requires --repeat N, the maximum number of tasks, and one attempt for each"
+    if "tasks" in given and (others := {"repeat", "task_index", "until_width"} & given.keys()):
+        return f"{_option_name(min(others))} cannot be combined with --tasks, which names the tasks"
+    return ""
 
 
 def _option_name(name: str) -> str:
@@ -313,8 +320,12 @@ def checked(
     return number
 
 
-def at_least(minimum: int) -> Callable[[str], int]:
-    return checked(int, lambda value: value >= minimum, f"is below {minimum}", "whole number")
+def at_least(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+    if maximum is None:
+        return checked(int, lambda value: value >= minimum, f"is below {minimum}", "whole number")
+    return checked(
+        int, lambda value: minimum <= value <= maximum, f"is not from {minimum} to {maximum}", "whole number"
+    )
 
 
 def _is_positive(value: float) -> bool:

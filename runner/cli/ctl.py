@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
-import msgspec
+from msgspec import structs
 
 from runner.bus.errors import BusError
 from runner.cli.arguments import (
@@ -21,15 +21,16 @@ from runner.cli.arguments import (
     add_run_options,
     add_state_options,
     at_least,
+    run_problem,
     subcommand_parser,
 )
 from runner.cli.query_arguments import add_query_argument, protect_negations
 from runner.cli.terminal import ascii_json, output_stream, print_stderr, print_table, print_text
-from runner.client.follow import BatchItem, Follower, GapItem, Shown, episode_details
+from runner.client.follow import ENDED, BatchItem, Follower, GapItem, Shown, episode_details
 from runner.client.node_client import ControlRequestError, NodeClient, RunCommand
 from runner.client.node_folder import LaunchOptions, NodeStartError
 from runner.client.ssh import SshError, parse_ssh_url
-from runner.client.target import ConnectedNode, Target, connected, find_nodes
+from runner.client.target import ConnectedNode, Target, connected, find_nodes, is_stopped
 from runner.client.views import (
     Document,
     EpisodeList,
@@ -86,7 +87,6 @@ _CHANGES: Final = {
 _SETTINGS: Final = attrgetter(
     "n_planned", "concurrency", "workers", "limits", "budget", "requests_per_minute", "concurrent_requests"
 )
-_STATUSES: Final = ("completed", "cancelled", "interrupted")
 
 EPILOG = """The node is that of the state directory, or with --nats that of another bus, with the credentials of the
 variables NATS_USER and NATS_PASSWORD, NATS_TOKEN, NATS_NKEY or NATS_CREDS (files). An ID is that of a batch, a battery
@@ -111,7 +111,7 @@ class Ctl:
 
     async def nodes(self) -> Fleet:
         found = await find_nodes(self.node.connection)
-        return Fleet(nodes=[NodeEntry(node=name, **msgspec.structs.asdict(each)) for name, each in found.items()])
+        return Fleet(nodes=[NodeEntry(node=name, **structs.asdict(each)) for name, each in found.items()])
 
     async def health(self) -> HealthView:
         return health_view(await self.client.fetch_health())
@@ -187,9 +187,11 @@ class Ctl:
         try:
             await send()
         except ControlRequestError as exc:
-            goes_on = [not _is_paused(each) for each in targets if each.status not in _STATUSES]
+            goes_on = [not _is_paused(each) for each in targets if each.status not in ENDED]
             is_so = name == "cancel" or (name != "step" and (name == "resume") in goes_on)
-            if exc.code != "not_running" or not is_so:
+            if exc.code == "not_found" and name == "cancel":  # the episode does not run
+                is_so = bool(await self.client.fetch_episodes(EpisodesArgs(query=f"id:{run_id}", limit=1)))
+            if exc.code not in ("not_running", "not_found") or not is_so:
                 raise
             return Order(batches=targets, changed=False)
         after = await self._after(targets)
@@ -226,30 +228,41 @@ class Ctl:
         return Order(batches=after, changed=changed, n_episodes=n_episodes)
 
     async def stop(self) -> Order:
-        listed = await self.client.fetch_list()
-        if not self.options.dry_run:
+        listed, is_dry = await self.client.fetch_list(), self.options.dry_run
+        changes = not is_dry and (await self.client.fetch_health()).status != "stopping"
+        if not is_dry:
             await self.client.shutdown(drain=self.options.drain)
-        left = [batch for batch in listed.batches if batch.status not in _STATUSES]
-        return Order(batches=left, changed=not self.options.dry_run, dry_run=self.options.dry_run)
+        left = [batch for batch in listed.batches if batch.status not in ENDED]
+        return Order(batches=left, changed=changes, dry_run=is_dry)
 
     async def again(self) -> Order:
         run_id, batches = await self._find()
         new_id = self.options.batch_id or new_ulid()
         if self.options.dry_run:
-            return Order(batches=batches, changed=False, dry_run=True)
-        known = self.options.batch_id and (await self.client.fetch_list(new_id)).batches
+            n_episodes = sum(batch.n_planned for batch in batches)
+            if self.options.errors:
+                n_episodes = sum(row.n_errors for row in (await self.client.fetch_results(run_id)).rows)
+            return Order(batches=batches, changed=False, dry_run=True, n_episodes=n_episodes)
         only: Literal["errors", "all"] = "errors" if self.options.errors else "all"
-        started = await self.client.replay(ReplayArgs(batch_id=run_id, only=only, new_batch_id=new_id))
-        return Order(batches=started, changed=not known, n_episodes=sum(batch.n_planned for batch in started))
+        args = ReplayArgs(batch_id=run_id, only=only, new_batch_id=new_id)
+        return await self._started(new_id, partial(self.client.replay, args))
 
     async def submit(self) -> Order:
-        listed = await self.client.fetch_list()
-        args = start_args(self.options, listed)
+        args = start_args(self.options, await self.client.fetch_list())
         if self.options.dry_run:
-            n_episodes = _n_episodes(args)
+            n_tasks = sum(map(len, args.tasks.values())) if args.tasks else args.repeat * len(args.envs)
+            n_episodes = n_tasks * args.attempts * max(len(args.models), 1)
             return Order(batches=[], changed=False, dry_run=True, n_episodes=n_episodes)
-        known = self.options.batch_id and (await self.client.fetch_list(args.batch_id)).batches
-        started = await self.client.start(args)
+        return await self._started(args.batch_id, partial(self.client.start, args))
+
+    async def _started(self, batch_id: str, start: Callable[[], Awaitable[list[BatchState]]]) -> Order:
+        known = self.options.batch_id and (await self.client.fetch_list(batch_id)).batches
+        try:
+            started = await start()
+        except ControlRequestError as exc:
+            if not exc.code:  # the request may have arrived
+                exc.hint = "; ".join(filter(None, (exc.hint, f"repeat the command with --batch-id {batch_id}")))
+            raise
         return Order(batches=started, changed=not known, n_episodes=sum(batch.n_planned for batch in started))
 
     async def followed(self) -> tuple[str, list[str]]:
@@ -261,6 +274,10 @@ class Ctl:
         is_dry = self.options.dry_run
         now = {batch.batch_id: batch for batch in (await self.client.fetch_list()).batches}
         return Order(batches=[now.get(each.batch_id, each) for each in batches], changed=not is_dry, dry_run=is_dry)
+
+
+Verb: TypeAlias = Callable[[Ctl], Awaitable[Any]]
+COMMANDS: Final[dict[str, Verb]] = {name: partial(Ctl.command, name=name) for name in get_args(RunCommand)}
 
 
 def find_batches(listed: NodeList, text: str, but: str | None = None) -> tuple[str, list[BatchState]]:
@@ -280,12 +297,10 @@ def find_batches(listed: NodeList, text: str, but: str | None = None) -> tuple[s
     ids = dict.fromkeys(each for batch in listed.batches for each in (batch.battery_id, batch.batch_id) if each)
     found = [part] if part in ids else [each for each in ids if each.startswith(part) or each.endswith(part)]
     if len(found) > 1:
-        names = ", ".join(found[:MAX_NAMED]) + (
-            "" if len(found) <= MAX_NAMED else f" and {len(found) - MAX_NAMED} more"
-        )
+        names = ", ".join(found[:MAX_NAMED]) + f" and {len(found) - MAX_NAMED} more" * (len(found) > MAX_NAMED)
         raise ControlRequestError(f"{one_line(text)} names several: {names}", "give more of the id", "ambiguous")
     if found:
-        return found[0], _of_run(listed, found[0])
+        return found[0], [batch for batch in listed.batches if found[0] in (batch.batch_id, batch.battery_id)]
     if is_ulid(part):
         return part, []
     raise ControlRequestError(f"no batch has an id with {one_line(text)}", "list shows what there is", "not_found")
@@ -301,11 +316,7 @@ def _may(name: RunCommand, batch: BatchState, *, everything: bool) -> bool:
         return name in ("resume", "cancel") and not everything
     if name == "resume":
         return _is_paused(batch)
-    return batch.status not in _STATUSES and not (name == "pause" and _is_paused(batch))
-
-
-def _of_run(listed: NodeList, run_id: str) -> list[BatchState]:
-    return [batch for batch in listed.batches if run_id in (batch.batch_id, batch.battery_id)]
+    return batch.status not in ENDED and not (name == "pause" and _is_paused(batch))
 
 
 def start_args(options: argparse.Namespace, listed: NodeList) -> StartArgs:
@@ -358,45 +369,37 @@ def _known(name: str, names: Sequence[str], what: str) -> str:
     raise ControlRequestError(f"the node has no {what} {one_line(name)}{suggestion(name, names)}", hint, "invalid")
 
 
-def _n_episodes(args: StartArgs) -> int:
-    n_tasks = sum(map(len, args.tasks.values())) if args.tasks else args.repeat * len(args.envs)
-    return n_tasks * args.attempts * max(len(args.models), 1)
-
-
 def main_ctl(argv: Sequence[str]) -> int:
     parser = ctl_parser()
     options = parser.parse_args(protect_negations(argv) if "episodes" in argv[:1] else argv)
     if options.command == "episodes":
         options.query = " ".join(options.query)
-    is_lines = options.command == "follow" or getattr(options, "wait", False) or getattr(options, "follow", False)
-    problem = _usage_problem(options)
-    if problem:
+    if options.command == "list" and options.all:
+        options.command, options.verb = "list --all", Ctl.nodes
+    if problem := _usage_problem(options):
         parser.error(problem)
     try:
         return asyncio.run(_run(options))
     except (ControlRequestError, RunnerError) as exc:
-        failure, code, quote = (
-            failure_of(exc),
-            2 if isinstance(exc, ConfigError) else 1,
-            Quotes(content=options.content),
-        )
-    if options.json:
-        document = Document(command=options.command, node=None, ok=False, error=failure)
-        output_stream().write(ascii_json(quote(document), None if is_lines else 2) + "\n")
-    else:
-        detail = failure.detail and (quote(failure)["detail"]["text"] or "--content shows the reason")
-        text = "; ".join(filter(None, (failure.message, failure.hint, detail)))
-        print_stderr(f"agentgym-runner ctl {options.command}: {text}")
-    return code
+        failure, quote = failure_of(exc), Quotes(content=options.content)
+        if options.command == "stop" and failure.code == "unreachable" and is_stopped(target_of(options)):
+            result = Order(batches=[], changed=False)
+            _print(options, quote(Document(command="stop", node=None, ok=True, result=result)))
+            return 0
+        if options.json:
+            _print(options, quote(Document(command=options.command, node=None, ok=False, error=failure)))
+        else:
+            detail = failure.detail and (quote(failure)["detail"]["text"] or "--content shows the reason")
+            text = "; ".join(filter(None, (failure.message, failure.hint, detail)))
+            print_stderr(f"agentgym-runner ctl {options.command}: {text}")
+        return 2 if isinstance(exc, ConfigError) else 1
 
 
 def failure_of(exc: Exception) -> Failure:
     """Return why a command failed; the reason of a node may quote a server, so it is foreign text."""
     if isinstance(exc, NodeStartError | SshError):
-        what = (
-            "the node could not be started" if isinstance(exc, NodeStartError) else "the node cannot be reached by ssh"
-        )
-        return Failure(code="unreachable", message=what, hint="", detail=str(exc))
+        what = "could not be started" if isinstance(exc, NodeStartError) else "cannot be reached by ssh"
+        return Failure(code="unreachable", message=f"the node {what}", hint="", detail=str(exc))
     if not isinstance(exc, ControlRequestError):
         return Failure(code="unreachable" if isinstance(exc, BusError) else "invalid", message=str(exc), hint="")
     if exc.code in ERRORS and exc.code not in OWN_CODES:
@@ -409,7 +412,7 @@ def _usage_problem(options: argparse.Namespace) -> str:
         return problem
     if refused := [name for name in _REFUSED if getattr(options, name, None)]:
         return f"{_option(refused[0])} is refused: a request names only what the profile of the node has"
-    if getattr(options, "batch_id", None) and not is_ulid(options.batch_id):
+    if options.batch_id and not is_ulid(options.batch_id):
         return "--batch-id must be a ULID"
     if options.command == "submit" and not (options.run or options.battery):
         return "submit requires --run ENV or --battery TIER"
@@ -419,7 +422,7 @@ def _usage_problem(options: argparse.Namespace) -> str:
         return f"{options.command} requires one of {', '.join(map(_option, _CHANGES[options.command]))}"
     if options.command in ("pause", "resume", "cancel") and options.all == bool(options.id):
         return "give either an ID or --all"
-    return ""
+    return run_problem({name: value for name, value in vars(options).items() if value is not None})
 
 
 def _option(name: str) -> str:
@@ -437,6 +440,8 @@ def node_problem(options: argparse.Namespace) -> str:
 
 
 def target_of(options: argparse.Namespace) -> Target:
+    if problem := node_problem(options):
+        raise ConfigError(problem)
     if (options.nats or "").startswith("ssh:"):
         return Target(ssh=parse_ssh_url(options.nats, options.remote_command))
     url = options.nats or (os.environ.get("NATS_URL") if options.node else None)
@@ -445,21 +450,14 @@ def target_of(options: argparse.Namespace) -> Target:
 
 async def _run(options: argparse.Namespace) -> int:
     starts = options.command == "submit" and not options.dry_run
-    command = "list --all" if options.command == "list" and options.all else options.command
-    async with connected(target_of(options), starts=starts, is_named=command != "list --all") as node:
+    async with connected(target_of(options), starts=starts, is_named=options.verb != Ctl.nodes) as node:
         ctl = Ctl(node, options)
-        if command == "follow":
+        if options.command == "follow":
             return await _follow(ctl, *await ctl.followed(), steps=True)
-        result = await VERBS[command](ctl)
-        document = ctl.document(command, result)
-        waits = options.command in ("submit", "again") and (options.wait or options.follow) and not options.dry_run
-        if options.json:
-            _write_line(ascii_json(document, None if waits else 2))
-        else:
-            print_fields(document["result"], f"of {node.name or node.connection.address.display_url}")
-        if not waits:
+        result = await options.verb(ctl)
+        _print(options, ctl.document(options.command, result), f"of {node.name or node.connection.address.display_url}")
+        if options.dry_run or not (options.wait or options.follow):
             return 0
-        assert isinstance(result, Order)
         ids = [batch.batch_id for batch in result.batches]
         return await _follow(ctl, result.batches[0].battery_id or ids[0], ids, steps=options.follow)
 
@@ -481,24 +479,12 @@ def _write_line(line: str) -> None:
     output_stream().flush()
 
 
-VERBS: Final[dict[str, Callable[[Ctl], Awaitable[msgspec.Struct]]]] = {
-    "submit": Ctl.submit,
-    "list": Ctl.show_list,
-    "list --all": Ctl.nodes,
-    "show": Ctl.show,
-    "results": Ctl.results,
-    "episodes": Ctl.episodes,
-    "compare": Ctl.compare,
-    "logs": Ctl.logs,
-    "health": Ctl.health,
-    **{name: partial(Ctl.command, name=name) for name in get_args(RunCommand)},
-    "move": Ctl.move,
-    "set": Ctl.set,
-    "extend": Ctl.extend,
-    "again": Ctl.again,
-    "env": Ctl.env,
-    "stop": Ctl.stop,
-}
+def _print(options: argparse.Namespace, document: dict[str, Any], of: str = "") -> None:
+    if options.json:
+        is_one_of_several = options.wait or options.follow or options.command == "follow"
+        _write_line(ascii_json(document, None if is_one_of_several else 2))
+    else:
+        print_fields(document["result"], of)
 
 
 _COLUMNS: Final = {
@@ -554,56 +540,57 @@ def ctl_parser() -> SafeArgumentParser:
     parser = subcommand_parser("ctl", "Drive a running node.", epilog=EPILOG)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=SafeArgumentParser)
 
-    def add(name: str, summary: str, *, changes: bool = False, target: str = "") -> SafeArgumentParser:
-        verb = commands.add_parser(
-            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
-        )
-        if target:
-            verb.add_argument("id", metavar="ID", nargs="?" if target == "optional" else None, help="see ctl --help")
-        add_node_options(verb, changes=changes)
-        return verb
+    def add(name: str, verb: Verb | None, summary: str, *, changes: bool = False, of: str = "") -> SafeArgumentParser:
+        description = f"{summary[0].upper()}{summary[1:]}."
+        command = commands.add_parser(name, help=summary, description=description, allow_abbrev=False)
+        command.set_defaults(verb=verb, batch_id=None, all=False, wait=False, follow=False)
+        if of:
+            command.add_argument("id", metavar="ID", nargs="?" if of == "[ID]" else None, help="see ctl --help")
+        add_node_options(command, changes=changes)
+        return command
 
     _add_starting(add)
     _add_reading(add)
-    _add_changing(add)
+    _add_changing(partial(add, changes=True))
     return parser
 
 
 def _add_starting(add: Callable[..., SafeArgumentParser]) -> None:
-    submit = add("submit", "start batches; the node of the state directory is started where none runs", changes=True)
+    summary = "start batches; the node of the state directory is started where none runs"
+    submit = add("submit", Ctl.submit, summary, changes=True)
     goals = submit.add_mutually_exclusive_group()
     goals.add_argument("--run", metavar="ENV", help="an environment of the node")
     goals.add_argument("--battery", metavar="TIER", help="all environments of a tier of the node's profile, or all")
     add_run_options(submit, dry_run=False)
-    again = add("again", "play a batch or battery again, in new batches", changes=True, target="required")
+    again = add("again", Ctl.again, "play a batch or battery again, in new batches", changes=True, of="ID")
     again.add_argument("--errors", action="store_true", help="only the episodes that ended with an error")
-    for verb in (submit, again):
-        verb.add_argument("--batch-id", metavar="ULID", help="id of the new batch; repeating it starts nothing new")
-        waiting = verb.add_mutually_exclusive_group()
+    for command in (submit, again):
+        command.add_argument("--batch-id", metavar="ULID", help="id of the new batch; repeating it starts nothing new")
+        waiting = command.add_mutually_exclusive_group()
         waiting.add_argument("--detach", action="store_true", help="return at once, which is the default")
         waiting.add_argument("--wait", action="store_true", help="wait until all has ended")
         waiting.add_argument("--follow", action="store_true", help="print each step and episode until all has ended")
 
 
 def _add_reading(add: Callable[..., SafeArgumentParser]) -> None:
-    listed = add("list", "list the batches, and what the node can play")
+    listed = add("list", Ctl.show_list, "list the batches, and what the node can play")
     listed.add_argument("--all", action="store_true", help="list the nodes of the bus instead")
-    show = add("show", "show a batch, a battery or an episode", target="required")
+    show = add("show", Ctl.show, "show a batch, a battery or an episode", of="ID")
     show.add_argument("--steps", type=at_least(0), default=MAX_STEPS, metavar="N", help="last steps of an episode")
-    add("results", "sum up a batch or battery, and group its failed episodes", target="required")
-    episodes = add("episodes", "list stored episodes by a query, the newest first")
+    add("results", Ctl.results, "sum up a batch or battery, and group its failed episodes", of="ID")
+    episodes = add("episodes", Ctl.episodes, "list stored episodes by a query, the newest first")
     add_query_argument(episodes)
-    episodes.add_argument("--limit", type=at_least(1), default=50, metavar="N", help="at most N up to 200 (default 50)")
+    episodes.add_argument("--limit", type=at_least(1, 200), default=50, metavar="N", help="up to 200 (default 50)")
     episodes.add_argument("--before", metavar="ID", help="only those with smaller ids, for the next page")
-    compare = add("compare", "compare two episodes of the node step by step")
+    compare = add("compare", Ctl.compare, "compare two episodes of the node step by step")
     compare.add_argument("left", metavar="A", help="id of an episode")
     compare.add_argument("right", metavar="B", help="id of an episode")
-    logs = add("logs", "show the last lines of a log of the node, with --content")
+    logs = add("logs", Ctl.logs, "show the last lines of a log of the node, with --content")
     logs.add_argument("log", metavar="NAME", nargs="?", help="name of the log (default: the first)")
-    logs.add_argument("--lines", type=at_least(1), default=50, metavar="N", help="up to 500 (default 50)")
-    follow = add("follow", "print each step and episode of a batch until it ends", target="optional")
+    logs.add_argument("--lines", type=at_least(1, 500), default=50, metavar="N", help="up to 500 (default 50)")
+    follow = add("follow", None, "print each step and episode of a batch until it ends", of="[ID]")
     follow.set_defaults(id="last")
-    add("health", "show the node and the health of what it uses")
+    add("health", Ctl.health, "show the node and the health of what it uses")
 
 
 def _add_changing(add: Callable[..., SafeArgumentParser]) -> None:
@@ -612,24 +599,22 @@ def _add_changing(add: Callable[..., SafeArgumentParser]) -> None:
         ("resume", "resume what is paused or was interrupted"),
         ("cancel", "cancel a batch, a battery, an episode or all"),
     ):
-        verb = add(name, summary, changes=True, target="optional")
-        verb.add_argument("--all", action="store_true", help="all of the node")
-    add("step", "let a paused episode or batch play one step", changes=True, target="required").set_defaults(all=False)
-    move = add("move", "move what waits to another place in the queue", changes=True, target="required")
+        command = add(name, COMMANDS[name], summary, of="[ID]")
+        command.add_argument("--all", action="store_true", help="all of the node")
+    add("step", COMMANDS["step"], "let a paused episode or batch play one step", of="ID")
+    move = add("move", Ctl.move, "move what waits to another place in the queue", of="ID")
     move.add_argument("--to", type=at_least(0), default=0, metavar="N", help="number of batches before (default 0)")
-    change = add("set", "change how what has not ended is played", changes=True, target="required")
+    change = add("set", Ctl.set, "change how what has not ended is played", of="ID")
     add_change_options(change)
     for name in ("requests-per-minute", "concurrent-requests"):
         change.add_argument(f"--{name}", type=at_least(1), metavar="N", help="at most N to each model endpoint")
-    extend = add(
-        "extend", "plan more tasks or attempts, of what has ended in a new batch", changes=True, target="required"
-    )
+    extend = add("extend", Ctl.extend, "plan more tasks or attempts, of what has ended in a new batch", of="ID")
     extend.add_argument("--repeat", type=at_least(1), metavar="N", help="number of all tasks afterwards")
     extend.add_argument("--attempts", type=at_least(1), metavar="K", help="number of all attempts at a task")
-    env = add("env", "start or stop the server of an environment", changes=True)
+    env = add("env", Ctl.env, "start or stop the server of an environment")
     env.add_argument("action", choices=["start", "stop"])
     env.add_argument("env", metavar="NAME")
-    stop = add("stop", "stop the node after the running steps", changes=True)
+    stop = add("stop", Ctl.stop, "stop the node after the running steps")
     stop.add_argument("--drain", action="store_true", help="play all queued batches first")
 
 

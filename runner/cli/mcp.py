@@ -8,14 +8,14 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from runner import __version__
 from runner.cli.arguments import subcommand_parser
-from runner.cli.ctl import VERBS, Ctl, add_node_options, failure_of, node_problem, target_of
+from runner.cli.ctl import COMMANDS, Ctl, Verb, add_node_options, failure_of, target_of
 from runner.cli.terminal import ascii_json, reserve_stdout
 from runner.client.follow import Follower, FollowItem
 from runner.client.node_client import ControlRequestError
@@ -32,27 +32,11 @@ _NAMES = tuple((name, str | None, None) for name in ("run", "battery", "agent", 
 _PLAYED = (*_NAMES, ("repeat", _COUNT, 1), ("attempts", _COUNT, 1), ("task_index", _INDEX, 0), _NEW_ID)
 _PAGE = (("query", str, ""), ("limit", Annotated[int, Meta(ge=1, le=200)], 50), ("before", str | None, None))
 _FROM = (("cursor", _INDEX, 0), ("wait_s", Annotated[float, Meta(ge=0, le=30)], 10.0))
-READING: Final = {
-    "list": ("List the batches, newest first, and what the node can play.", ()),
-    "show": ("Show a batch, a battery, or an episode with its last steps.", (_ID, ("steps", int, 5))),
-    "results": ("Sum up a batch or battery; its failed episodes come in clusters.", (_ID,)),
-    "episodes": ("List episodes by a query such as `batch:ID outcome:failure`, newest first.", _PAGE),
-    "compare": ("Compare two episodes step by step.", (("left", str), ("right", str))),
-    "follow": ("What a run did since a cursor; call again with the new one until `ended`.", (_ID, *_FROM)),
-}
-ORDERS: Final = {
-    "submit": ("Start batches of the environment `run`, or of a tier (`battery`).", _PLAYED),
-    "again": ("Play a run again, or only its errors.", (_ID, ("errors", bool, False), _NEW_ID)),
-    "pause": ("Pause a run after the running steps.", (_ID,)),
-    "resume": ("Resume what is paused or was interrupted.", (_ID,)),
-    "cancel": ("Cancel a run.", (_ID,)),
-}
+_Tool: TypeAlias = tuple[Verb, str, type[msgspec.Struct]]
 _FOLLOWED: Final[dict[str, _Items]] = {}
 
 
 class _Items:
-    """What a run did, collected since the first call about it."""
-
     def __init__(self, follower: Follower) -> None:
         self.found, self.changed = list[FollowItem](), asyncio.Event()
         self.task = asyncio.create_task(self._collect(follower))
@@ -79,7 +63,24 @@ async def follow(ctl: Ctl) -> object:
     return {"items": shown, "cursor": ctl.options.cursor + len(shown), "ended": ended}
 
 
-async def answer(message: object, ctl: Ctl, tools: dict[str, tuple[str, type[msgspec.Struct]]]) -> dict[str, Any]:
+READING: Final[dict[str, tuple[Verb, str, tuple[Any, ...]]]] = {
+    "list": (Ctl.show_list, "List the batches, newest first, and what the node can play.", ()),
+    "show": (Ctl.show, "Show a batch, a battery, or an episode with its last steps.", (_ID, ("steps", int, 5))),
+    "results": (Ctl.results, "Sum up a batch or battery; its failed episodes come in clusters.", (_ID,)),
+    "episodes": (Ctl.episodes, "List episodes by a query such as `batch:ID outcome:failure`.", _PAGE),
+    "compare": (Ctl.compare, "Compare two episodes step by step.", (("left", str), ("right", str))),
+    "follow": (follow, "What a run did since a cursor; call again with the new one until `ended`.", (_ID, *_FROM)),
+}
+ORDERS: Final[dict[str, tuple[Verb, str, tuple[Any, ...]]]] = {
+    "submit": (Ctl.submit, "Start batches of the environment `run`, or of a tier (`battery`).", _PLAYED),
+    "again": (Ctl.again, "Play a run again, or only its errors.", (_ID, ("errors", bool, False), _NEW_ID)),
+    "pause": (COMMANDS["pause"], "Pause a run after the running steps.", (_ID,)),
+    "resume": (COMMANDS["resume"], "Resume what is paused or was interrupted.", (_ID,)),
+    "cancel": (COMMANDS["cancel"], "Cancel a run.", (_ID,)),
+}
+
+
+async def answer(message: object, ctl: Ctl, tools: dict[str, _Tool]) -> dict[str, Any]:
     """Return the ``result`` or ``error`` of a request."""
     match message:
         case {"method": "initialize", "params": {"protocolVersion": version}}:
@@ -88,33 +89,29 @@ async def answer(message: object, ctl: Ctl, tools: dict[str, tuple[str, type[msg
         case {"method": "ping"}:
             return {"result": {}}
         case {"method": "tools/list"}:
-            _, shapes = msgspec.json.schema_components([kind for _, kind in tools.values()])
-            listed = [{"name": name, "description": tools[name][0], "inputSchema": shapes[name]} for name in tools]
+            _, shapes = msgspec.json.schema_components([kind for *_, kind in tools.values()])
+            listed = [{"name": name, "description": tools[name][1], "inputSchema": shapes[name]} for name in tools]
             return {"result": {"tools": listed}}
         case {"method": "tools/call", "params": {"name": str(name), **others}} if name in tools:
-            return {"result": await _call(name, tools[name][1], others.get("arguments") or {}, ctl)}
+            return {"result": await _call(name, tools[name][0], tools[name][2], others.get("arguments") or {}, ctl)}
         case {"method": "tools/call"}:
             return {"error": {"code": -32602, "message": f"unknown tool; there are {', '.join(tools)}"}}
     return {"error": {"code": -32601, "message": "method not found"}}
 
 
-async def _call(name: str, kind: type[msgspec.Struct], arguments: object, ctl: Ctl) -> dict[str, Any]:
+async def _call(name: str, verb: Verb, kind: type[msgspec.Struct], given: object, ctl: Ctl) -> dict[str, Any]:
     try:
-        given = msgspec.structs.asdict(msgspec.convert(arguments, kind))
+        arguments = msgspec.structs.asdict(msgspec.convert(given, kind))
         fixed = {"content": ctl.options.content, "dry_run": False, "all": False}
-        result = (VERBS | {"follow": follow})[name](Ctl(ctl.node, argparse.Namespace(**given | fixed)))
-        document = Document(command=name, node=ctl.node.name, ok=True, result=await result)
+        result = await verb(Ctl(ctl.node, argparse.Namespace(**arguments | fixed)))
+        document = Document(command=name, node=ctl.node.name, ok=True, result=result)
     except (ControlRequestError, RunnerError, msgspec.ValidationError) as exc:
         document = Document(command=name, node=ctl.node.name, ok=False, error=failure_of(exc))
     return {"content": [{"type": "text", "text": ascii_json(ctl.quote(document))}], "isError": not document.ok}
 
 
 def main_mcp(argv: Sequence[str]) -> int:
-    parser = mcp_parser()
-    options = parser.parse_args(argv)
-    if problem := node_problem(options):
-        parser.error(problem)
-    asyncio.run(_serve(options))
+    asyncio.run(_serve(mcp_parser().parse_args(argv)))
     return 0
 
 
@@ -129,9 +126,9 @@ async def _serve(options: argparse.Namespace) -> None:
     """Answer JSON messages, one per line, until standard input ends; nothing else is written to standard output."""
     output, reader = reserve_stdout(), asyncio.StreamReader(MAX_MESSAGE_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    texts = READING | (ORDERS if options.allow_orders else {})
+    chosen = READING | (ORDERS if options.allow_orders else {})
     new_kind = partial(msgspec.defstruct, forbid_unknown_fields=True, kw_only=True)
-    tools = {name: (text, new_kind(name, fields)) for name, (text, fields) in texts.items()}
+    tools = {name: (verb, text, new_kind(name, fields)) for name, (verb, text, fields) in chosen.items()}
     calls: dict[str, asyncio.Task[None]] = {}
 
     async def reply(message: dict[str, Any]) -> None:

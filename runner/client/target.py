@@ -100,6 +100,12 @@ async def _local_folder(options: LaunchOptions, *, starts: bool) -> tuple[Path, 
     return location.data_dir, DurableNames.of(location.profile.nats)
 
 
+def is_stopped(target: Target) -> bool:
+    """Return whether a node of this machine is meant, and does not run."""
+    is_local = target.url is None and target.ssh is None
+    return is_local and not is_node_alive(StateLocator(target.local).find().data_dir)
+
+
 async def find_nodes(connection: NatsConnection) -> dict[str, Heartbeat]:
     """Return the latest heartbeat of each node of a bus, by name; takes as long as two heartbeats are apart."""
     found: dict[str, Heartbeat] = {}

@@ -205,7 +205,7 @@ class Node:
 
         With ``drain``, the node first runs its queued batches; a second call without ``drain`` ends that early.
         """
-        self._drain = drain and not self._stopping.is_set()
+        self._drain = drain and (self._drain or not self._stopping.is_set())
         self._stopping.set()
 
     def interrupt(self) -> None:
