@@ -470,7 +470,7 @@ async def _follow(ctl: Ctl, run_id: str, batch_ids: Sequence[str], *, steps: boo
         if ctl.options.json:
             await asyncio.to_thread(_write_line, ascii_json(document))
         elif steps or isinstance(item, BatchItem | GapItem):
-            await asyncio.to_thread(_write_line, one_line(_cell(document["result"]), MAX_LINE_CHARS))
+            await asyncio.to_thread(_write_line, follow_line(document["result"]))
     return follower.exit_code
 
 
@@ -512,6 +512,10 @@ def print_fields(fields: dict[str, Any], of: str) -> None:
                 print_fields(value, of)
             case _ if cell := _cell(value):
                 print_text(f"{name:<12}  {cell}")
+
+
+def follow_line(item: dict[str, Any]) -> str:
+    return one_line(_cell(item), MAX_LINE_CHARS)
 
 
 def _is_foreign(value: object) -> bool:
