@@ -208,7 +208,7 @@ class Ctl:
         given = vars(self.options)
         args = {name: given[name] for name in SetArgs.__struct_fields__ if name in given}
         args |= {"max_duration_sec": self.options.max_duration, "budget": _budget(self.options)}
-        return await self._change(lambda run_id: self.client.set(SetArgs(batch_id=run_id, **args)))
+        return await self._change(lambda run_id: self.client.set(SetArgs(**args | {"batch_id": run_id})))
 
     async def extend(self) -> Order:
         more = partial(ExtendArgs, repeat=self.options.repeat, attempts=self.options.attempts)

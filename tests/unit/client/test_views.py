@@ -29,7 +29,7 @@ OWN_TEXTS = {
     *("id", "batch_id", "battery_id", "extends", "episode_id", "representative", "episodes", "boot"),
     *("env", "envs", "agent", "agents", "model", "models", "batteries", "node", "profile", "endpoint", "egress"),
     *("version", "transport", "mode", "data_label", "shapes", "names", "outcome", "outcomes", "status", "flags"),
-    *("error_type", "code", "Failure.message", "Failure.hint", "FailureCluster.cause", "GapItem.text"),
+    *("error_type", "code", "limits", "Failure.message", "Failure.hint", "FailureCluster.cause", "GapItem.text"),
 }
 """Fields of ids, names of the profile, words and sentences of this project."""
 
