@@ -11,7 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-import msgspec
+from msgspec import structs
 
 from runner.bus.errors import BusError
 from runner.cli.arguments import (
@@ -114,7 +114,7 @@ class Ctl:
 
     async def nodes(self) -> Fleet:
         found = await find_nodes(self.node.connection)
-        return Fleet(nodes=[NodeEntry(node=name, **msgspec.structs.asdict(each)) for name, each in found.items()])
+        return Fleet(nodes=[NodeEntry(node=name, **structs.asdict(each)) for name, each in found.items()])
 
     async def health(self) -> HealthView:
         return health_view(await self.client.fetch_health())
@@ -377,6 +377,8 @@ def main_ctl(argv: Sequence[str]) -> int:
     options = parser.parse_args(protect_negations(argv) if "episodes" in argv[:1] else argv)
     if options.command == "episodes":
         options.query = " ".join(options.query)
+    if options.command == "list" and options.all:
+        options.command, options.verb = "list --all", Ctl.nodes
     if problem := _usage_problem(options):
         parser.error(problem)
     try:
@@ -452,14 +454,12 @@ def target_of(options: argparse.Namespace) -> Target:
 
 async def _run(options: argparse.Namespace) -> int:
     starts = options.command == "submit" and not options.dry_run
-    command = "list --all" if options.command == "list" and options.all else options.command
-    async with connected(target_of(options), starts=starts, is_named=command != "list --all") as node:
+    async with connected(target_of(options), starts=starts, is_named=options.verb != Ctl.nodes) as node:
         ctl = Ctl(node, options)
-        if command == "follow":
+        if options.command == "follow":
             return await _follow(ctl, *await ctl.followed(), steps=True)
-        verb: Callable[[Ctl], Awaitable[Any]] = Ctl.nodes if command == "list --all" else options.verb
-        result = await verb(ctl)
-        _print(options, ctl.document(command, result))
+        result = await options.verb(ctl)
+        _print(options, ctl.document(options.command, result), f"of {node.name or node.connection.address.display_url}")
         if options.dry_run or not (options.wait or options.follow) or not result.batches:
             return 0
         ids = [batch.batch_id for batch in result.batches]
@@ -474,7 +474,7 @@ async def _follow(ctl: Ctl, run_id: str, batch_ids: Sequence[str], *, steps: boo
         if ctl.options.json:
             await asyncio.to_thread(_write_line, ascii_json(document))
         elif steps or isinstance(item, BatchItem | GapItem):
-            await asyncio.to_thread(_write_line, one_line(_cell(document["result"]), MAX_LINE_CHARS))
+            await asyncio.to_thread(_write_line, follow_line(document["result"]))
     return follower.exit_code
 
 
@@ -483,12 +483,12 @@ def _write_line(line: str) -> None:
     output_stream().flush()
 
 
-def _print(options: argparse.Namespace, document: dict[str, Any]) -> None:
+def _print(options: argparse.Namespace, document: dict[str, Any], of: str = "") -> None:
     if options.json:
         is_one_of_several = options.wait or options.follow or options.command == "follow"
         _write_line(ascii_json(document, None if is_one_of_several else 2))
     else:
-        print_fields(document["result"], f"of {document['node']}")
+        print_fields(document["result"], of)
 
 
 _COLUMNS: Final = {
@@ -516,6 +516,10 @@ def print_fields(fields: dict[str, Any], of: str) -> None:
                 print_fields(value, of)
             case _ if cell := _cell(value):
                 print_text(f"{name:<12}  {cell if name == 'lines' else one_line(cell, MAX_QUOTED_CHARS)}")
+
+
+def follow_line(item: dict[str, Any]) -> str:
+    return one_line(_cell(item), MAX_LINE_CHARS)
 
 
 def _is_foreign(value: object) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import aclosing, contextmanager
 from functools import partial, wraps
 from typing import Concatenate, ParamSpec, TypeVar
@@ -50,8 +50,8 @@ class BlockingNodeClient:
     fetch_logs = _blocking(NodeClient.fetch_logs)
     fetch_episode = _blocking(NodeClient.fetch_episode)
 
-    def follow(self, run_id: str, *, steps: bool = True) -> Iterator[FollowItem]:
-        """Yield what a batch or battery does until it ends, texts as they are; see ``Follower``."""
+    def follow(self, run_id: str, *, steps: bool = True) -> Generator[FollowItem, None, None]:
+        """Yield what a batch or battery does until it ends, or the generator is closed; see ``Follower``."""
         batch_ids = [batch.batch_id for batch in self.fetch_list(run_id).batches]
         following = aclosing(Follower(self.node, run_id, batch_ids, steps=steps).items())
         with self.portal.wrap_async_context_manager(following) as items:

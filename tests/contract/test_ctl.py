@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +12,11 @@ import pytest
 
 from runner.bus.address import address_of_node
 from runner.cli import main
+from runner.client.blocking import open_node
+from runner.client.follow import BatchItem, EpisodeItem
+from runner.client.node_folder import LaunchOptions
+from runner.client.target import Target
+from runner.events.control import StartArgs
 from runner.util.clock import new_ulid
 from tests.support.ctl import Ctl
 from tests.support.node_process import COMMAND, NodeProcess, clean_environ
@@ -56,6 +62,7 @@ def test_a_batch_is_started_followed_shown_and_played_again(ctl: Ctl) -> None:
     older = ctl.result("episodes", "-outcome:failure", "--before", listed[-1]["episode_id"])["episodes"]
     assert [each["task_index"] for each in older] == [0]
     assert ctl.failure("episodes", "reward>>1") == "bad_request"
+    assert [ctl.result("again", "last", "--dry-run", *more)["n_episodes"] for more in ((), ("--errors",))] == [3, 0]
     assert ctl.failure("again", "last", "--errors") == "nothing_left"
     assert [document["result"].get("kind") for document in ctl.documents("again", "last", "--wait")][-1] == "batch"
     assert ctl.code == 0 and len(ctl.result("list")["batches"]) == 2
@@ -133,6 +140,13 @@ def test_what_a_node_does_not_have_and_what_no_request_may_name_is_refused(
     assert ctl.failure("submit", "--run", "Mase") == "invalid"
     assert ctl.failure("submit", "--run", "Maze", "--agent", "orakel") == "invalid"
     assert ctl.failure("show", "nothing") == "not_found"
+    assert ctl.failure("env", "start", "Mase", "--dry-run") == "invalid"
+    assert ctl.result("env", "stop", "maze", "--dry-run") == {
+        "env": "Maze",
+        "status": "stopped",
+        "cause": None,
+        "dry_run": True,
+    }
     assert ctl.failure("show", new_ulid()) == "refused"
     health = ctl.result("health")
     assert {each["env"] for each in health["envs"]} >= {"Maze", "Wordle"} and health["node"] == "n1"
@@ -168,6 +182,22 @@ def test_the_only_node_of_another_bus_is_found_and_others_are_named(
     assert "node n2 does not answer" in json.loads(capsys.readouterr().out)["error"]["message"]
     assert main(["ctl", "list", "--data-dir", str(tmp_path / "empty"), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "unreachable"
+
+
+def test_a_program_without_an_event_loop_follows_all_of_a_battery_and_ends_it_when_it_wants(node: NodeProcess) -> None:
+    with open_node(Target(LaunchOptions(data_dir=str(node.data_dir)))) as client:
+
+        def reads() -> bool:
+            return any("Subscription._run" in repr(task.get_coro()) for task in client.portal.call(asyncio.all_tasks))
+
+        started = client.start(StartArgs(batch_id=new_ulid(), envs=["Maze", "Wordle"], agent="random", repeat=2))
+        run_id = started[0].battery_id or ""
+        items = client.follow(run_id, steps=False)
+        assert isinstance(next(items), EpisodeItem) and reads()
+        items.close()
+        assert not reads()
+        ended = {item.batch_id for item in client.follow(run_id, steps=False) if isinstance(item, BatchItem)}
+        assert ended == {batch.batch_id for batch in started}
 
 
 def test_a_follower_gets_each_ended_episode_once_over_a_killed_node_and_its_broker(tmp_path: Path) -> None:

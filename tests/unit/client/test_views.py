@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import io
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from runner.cli.ctl import find_batches, print_fields
+from runner.cli.ctl import find_batches, follow_line, print_fields
 from runner.cli.terminal import ascii_json
-from runner.client.follow import RESULTS
+from runner.client.follow import RESULTS, step_item
 from runner.client.node_client import ControlRequestError
 from runner.client.views import Document, Failure, Quotes, foreign_fields
 from runner.events.control import BatchState, NodeList
+from runner.types import Action, TimeStep, ToolCall
 from tests.support.console.samples import START
 
 MARK = "needle"
@@ -27,20 +28,8 @@ FOREIGN = st.text(max_size=40).map(lambda text: f"\x1b[31m{text}{MARK}\u202e{tex
 OWN_TEXTS = {
     *("id", "batch_id", "battery_id", "extends", "episode_id", "representative", "episodes", "boot"),
     *("env", "envs", "agent", "agents", "model", "models", "batteries", "node", "profile", "endpoint", "egress"),
-    *(
-        "version",
-        "transport",
-        "mode",
-        "limits",
-        "data_label",
-        "shapes",
-        "names",
-        "outcome",
-        "outcomes",
-        "status",
-        "flags",
-    ),
-    *("error_type", "code", "Failure.message", "Failure.hint", "FailureCluster.cause", "GapItem.text"),
+    *("version", "transport", "mode", "data_label", "shapes", "names", "outcome", "outcomes", "status", "flags"),
+    *("error_type", "code", "limits", "Failure.message", "Failure.hint", "FailureCluster.cause", "GapItem.text"),
 }
 """Fields of ids, names of the profile, words and sentences of this project."""
 
@@ -167,15 +156,36 @@ def test_foreign_text_is_a_size_and_a_hash_unless_it_is_requested_and_then_safe(
         assert each["sha256"] == hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+@pytest.mark.parametrize("command", RESULTS)
+@pytest.mark.parametrize("content", [False, True])
+def test_texts_are_printed_as_lines_and_tables_with_content_only(command: str, content: bool) -> None:
+    kinds = [STRUCTS[kind] for kind in get_args(RESULTS[command]) or (RESULTS[command],)]
+    for kind in kinds:
+        value = Quotes(content=content)(msgspec.convert(sample(kind, f"{MARK}\x1b[31m"), kind.cls))
+        text = printed(value) if command != "follow" else follow_line(value)
+        assert text.count(MARK) == (len(quoted_in(value)) if content else 0)
+        assert "\x1b" not in text and (content or text.count("characters)") == len(quoted_in(value)))
+
+
+def printed(document: dict[str, Any]) -> str:
+    with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)) as output:
+        print_fields(document, "of n")
+        return output.buffer.getvalue().decode()
+
+
+def test_an_action_has_its_text_and_its_tool_calls() -> None:
+    calls = [ToolCall(id="1", name="go", arguments='{"to": 3}')]
+    step = TimeStep(chats=[], action=Action(text="I go.", tool_calls=calls), observation=[], reward=0, done=True)
+    assert step_item("e", step).action == 'I go.\ngo {"to": 3}'
+
+
 @given(FOREIGN)
 def test_names_from_the_bus_are_safe_lines_wherever_they_are_printed(name: str) -> None:
     listed = NodeList(batches=[state(name)], envs=[name], agents=[], models=[], batteries={name: [name], "foreign": []})
     document = Quotes(content=True)(listed)
     assert not {"\x1b", "\u202e", "\n"} & set("".join(texts_in(document)))
-    with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)) as output:
-        print_fields(document, "of n")
-        printed = output.buffer.getvalue().decode()
-    assert MARK in printed and not {"\x1b", "\u202e"} & set(printed)
+    text = printed(document)
+    assert MARK in text and not {"\x1b", "\u202e"} & set(text)
 
 
 @pytest.mark.parametrize("text", ["nothing", "", "a", "c"])
