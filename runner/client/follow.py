@@ -184,6 +184,8 @@ class Follower:
                     async with asyncio.timeout(CHECK_S):
                         received = await subscription.next_batch()
                 for each in received:
+                    if not (self._running or self._is_battery):  # the end of the run is the last item
+                        return
                     async for item in self._read(each):
                         yield item
                 if time.monotonic() - checked_s >= CHECK_S:

@@ -89,7 +89,7 @@ async def test_two_clients_and_a_console_agree_after_each_order(tmp_path: Path, 
     with StepGate() as gate:
         environ = held_environ(tmp_path) | gate.environ
         local = LaunchOptions(config=str(profile), data_dir=str(data_dir))
-        with NodeProcess(data_dir, "--config", str(profile), env=environ):
+        with NodeProcess(data_dir, "--config", str(profile), env=environ) as process:
             async with (
                 connected(Target(local)) as node,
                 running(node_session(data_dir, config=str(profile))) as console,
@@ -127,7 +127,8 @@ async def test_two_clients_and_a_console_agree_after_each_order(tmp_path: Path, 
                 step = await asyncio.to_thread(gate.next)
                 await next(turns)("cancel", "endless", ids["endless"])
                 step.release()
-                await console.wait_until(lambda: all(each.ended_at for each in console.store.batches.values()))
+                for each in [*console.store.batches]:
+                    await process.wait_for_batch(node.connection, each, "completed", "cancelled")
                 rows = await agreed(data_dir, node.client, console)
     ended = {row[0] or row[1]: row[-2:] for row in rows}
     assert ended == {ids[name]: ("cancelled", False) for name in ("endless", "battery")} | {
