@@ -238,6 +238,9 @@ class WelcomePane(LivePane):
         self.text = WrappedText(lambda width: [], id="welcome")
         super().__init__(self.text)
 
+    def on_resize(self) -> None:
+        self.query_ancestor(LivePanes).fit()  # at another width, the text has another number of rows
+
     def title(self, live: LivePanes, width: int) -> Line:
         return welcome_title(live.store, live.key, live.session.read_only, width)
 

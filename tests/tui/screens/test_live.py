@@ -262,17 +262,25 @@ async def test_the_running_episode_is_followed_and_its_views_are_switched_and_zo
             assert "not following" not in screen_text(pilot.app)
 
 
+@pytest.mark.parametrize(("before", "after"), [(SIZE, SMALL), (SMALL, SIZE)])
 @pytest.mark.parametrize("make_session", [busy_session, ended_session])
-async def test_a_smaller_terminal_shows_what_a_console_that_starts_there_does(
-    make_session: Callable[[], FakeSession],
+async def test_after_a_resize_all_looks_as_if_the_console_had_started_there(
+    make_session: Callable[[], FakeSession], before: tuple[int, int], after: tuple[int, int]
 ) -> None:
-    async with console_app(make_session()).run_test(size=SMALL) as pilot:
-        await wait_for_text(pilot, "latency")
-        started_there = screen_text(pilot.app)
-    async with console_app(make_session()).run_test(size=SIZE) as pilot:
+    async with console_app(make_session()).run_test(size=after) as pilot:
         await wait_for_text(pilot, "▌Environments")
-        await pilot.resize_terminal(*SMALL)
-        await wait_until(pilot, lambda: screen_text(pilot.app) == started_there, started_there)
+        await pilot.pause()
+        expected = screen_text(pilot.app)
+    async with console_app(make_session()).run_test(size=before) as pilot:
+        await wait_for_text(pilot, "▌Environments")
+        await pilot.resize_terminal(*after)
+        await wait_until(pilot, lambda: screen_text(pilot.app) == expected, expected)
+        await pilot.resize_terminal(*before)
+        await pilot.press("5")
+        await wait_for_no_text(pilot, "Environments")
+        await pilot.resize_terminal(*after)
+        await pilot.press("1")
+        await wait_until(pilot, lambda: screen_text(pilot.app) == expected, expected)
 
 
 async def test_every_pane_is_reached_opens_the_episode_and_stays_visible_when_the_terminal_shrinks() -> None:
