@@ -4,6 +4,7 @@
 - A time keeps its form, with zeros for its digits.
 - A number under a key of ``MEASURED``, or whose key ends with a unit, becomes ``<int>`` or ``<float>``.
 - A chunk of a file, in base64, becomes ``<base64>``.
+- Whether a heartbeat found the node busy becomes ``<idle or running>``.
 - The folder of the run becomes ``<folder>``, the host's name ``<host>``, a port ``<port>``, a version ``<version>``.
 
 Everything else stays, so that the order of keys, spaces, the form of numbers, escapes and the end of each text count.
@@ -39,6 +40,7 @@ _PORT: Final = re.compile(r"(127\.0\.0\.1|localhost):\d+")
 _SECONDS: Final = re.compile(r"\d+\.\d\d s\b")
 _VERSIONS: Final = re.compile(r'(\\?"versions\\?":\s*\{)([^}]*)(\})')
 _CHUNK: Final = re.compile(r'("data":")[A-Za-z0-9+/]{400,}={0,2}(")')
+_BUSY: Final = re.compile(r'("kind":"heartbeat"[^}]*?"status":")(?:idle|running)')
 _VERSION: Final = re.compile(r'(:\s*\\?")[^"\\]*')
 
 
@@ -61,6 +63,7 @@ class Normaliser:
         text = _PORT.sub(r"\1:<port>", text.replace(f'"{__version__}"', '"<version>"'))
         if not self._measured:
             return text
+        text = _BUSY.sub(r"\1<idle or running>", text)
         text = _TIME.sub(lambda match: _without_digits(match[0]), text)
         return _SECONDS.sub("<float> s", _NUMBER.sub(lambda match: match[1] + _kind(match[2]), text))
 
