@@ -417,7 +417,7 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
                 self.exit()
 
         if has_unfinished(self.session):
-            self.push_screen(quit_dialog(self.session.store), quit_answered)
+            self.push_screen(quit_dialog(self.session.store, self.session.node), quit_answered)
         else:
             self.exit()
 

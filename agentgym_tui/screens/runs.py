@@ -97,8 +97,9 @@ class RunsScreen(ListScreen[BatchRun]):
     def action_cancel_all(self) -> None:
         from agentgym_tui.screens.dialogs.texts import cancel_all_dialog
 
-        store = self.session.store
-        n_unfinished = max(len(unfinished_batches(store)), store.batch_registry.n_waiting)
+        store, own = self.session.store, self.session.store.nodes.get(self.session.node)
+        n_waiting = store.batch_registry.n_waiting if own is None else own.n_waiting
+        n_unfinished = max(len(unfinished_batches(store, self.session.node)), n_waiting)
         if not n_unfinished:
             self.toast("nothing runs or waits")
             return
@@ -120,7 +121,7 @@ class RunsScreen(ListScreen[BatchRun]):
     @needs_node
     def action_pause_all(self) -> None:
         """Pause everything that runs or waits at the node; if all of it is paused, resume it."""
-        batches = unfinished_batches(self.session.store)
+        batches = unfinished_batches(self.session.store, self.session.node)
         if not batches:
             self.toast("nothing runs or waits")
         else:

@@ -102,17 +102,20 @@ def list_batteries(store: RunStore) -> list[EnvironmentBattery]:
     return batteries
 
 
-def unfinished_batches(store: RunStore) -> list[BatchRun]:
-    return [batch for batch in store.batches.values() if batch.status in UNFINISHED]
+def unfinished_batches(store: RunStore, node: str = "") -> list[BatchRun]:
+    """Return what runs or waits on a node, "" for all; a batch without a node comes from a reply of the own one."""
+    unfinished = [batch for batch in store.batches.values() if batch.status in UNFINISHED]
+    return [batch for batch in unfinished if not node or batch.node in ("", node)]
 
 
-def reachable_batches(store: RunStore) -> list[BatchRun]:
-    return [batch for batch in unfinished_batches(store) if not store.is_lost(batch)]
+def reachable_batches(store: RunStore, node: str = "") -> list[BatchRun]:
+    return [batch for batch in unfinished_batches(store, node) if not store.is_lost(batch)]
 
 
 def has_unfinished(session: Session) -> bool:
     """Return whether this console may stop runs and some batch is still running or waiting."""
-    return not session.read_only and session.control is not None and bool(reachable_batches(session.store))
+    may_stop = not session.read_only and session.control is not None
+    return may_stop and bool(reachable_batches(session.store, session.node))
 
 
 def can_pause(batch: BatchRun) -> bool:

@@ -102,14 +102,14 @@ def _answer_of(command: Command) -> str:
     return command.action.split("'")[1]
 
 
-def quit_dialog(store: RunStore) -> ConfirmDialog:
-    """The result is ``stop``, ``leave`` or ``stay``."""
-    return ConfirmDialog("quit", "Leave the console?", partial(_unfinished_lines, store))
+def quit_dialog(store: RunStore, node: str = "") -> ConfirmDialog:
+    """The result is ``stop``, ``leave`` or ``stay``; ``node`` is the one whose batches would stop."""
+    return ConfirmDialog("quit", "Leave the console?", partial(_unfinished_lines, store, node))
 
 
 def stop_node_dialog(store: RunStore, node: str = "") -> ConfirmDialog:
     """The result is ``now``, ``drain`` or ``nothing``; ``node`` is the name of the one that would stop."""
-    return ConfirmDialog("stop_node", f"{f'Stop the node {node}'.rstrip()}?", partial(_unfinished_lines, store))
+    return ConfirmDialog("stop_node", f"{f'Stop the node {node}'.rstrip()}?", partial(_unfinished_lines, store, node))
 
 
 def restart_node_dialog(store: RunStore, difference: ProfileDifference | None = None, node: str = "") -> ConfirmDialog:
@@ -121,8 +121,8 @@ def restart_node_dialog(store: RunStore, difference: ProfileDifference | None = 
     def question() -> Sequence[Line] | None:
         if difference is not None and store.profile_difference is None:
             return None
-        lines = [*(_difference_lines(difference) if difference else ()), *_unfinished_lines(store)]
-        if any(batch.status == "paused" for batch in reachable_batches(store)):
+        lines = [*(_difference_lines(difference) if difference else ()), *_unfinished_lines(store, node)]
+        if any(batch.status == "paused" for batch in reachable_batches(store, node)):
             lines.append([Cell("A batch is paused: resume it and the others on Runs after the restart.", "warn")])
         return lines
 
@@ -186,11 +186,11 @@ def running_in(store: RunStore, env: str) -> list[str]:
     return [each.episode_id for each in store.running_episodes() if each.is_active and each.env == env]
 
 
-def _unfinished_lines(store: RunStore) -> list[Line]:
-    batches = reachable_batches(store)
+def _unfinished_lines(store: RunStore, node: str) -> list[Line]:
+    batches = reachable_batches(store, node)
     if not batches:
         return [[Cell("Nothing is running.")]]
-    n_running = sum(episode.is_active for episode in store.running_episodes())
+    n_running = sum(each.is_active and each.node in (node or each.node, "") for each in store.running_episodes())
     n_left = sum(max(batch.n_planned - batch.n_done, 0) for batch in batches)
     lines: list[Line] = [[Cell(f"{pluralize(n_running, 'episode')} running, {n_left} remaining")]]
     for batch in batches[:_MAX_BATCHES]:

@@ -26,7 +26,17 @@ from tests.support.console.pilot import (
     wait_for_text,
     wait_until,
 )
-from tests.support.console.samples import HOSTILE, NODE, FakeClock, heartbeat, hostile_store, live
+from tests.support.console.samples import (
+    HOSTILE,
+    NODE,
+    FakeClock,
+    batch_id,
+    heartbeat,
+    hostile_store,
+    live,
+    progress,
+    started,
+)
 from tests.support.nats_server import NatsAccount
 from tests.support.node_process import NodeProcess, clean_environ
 
@@ -85,6 +95,20 @@ async def test_hostile_names_are_shown_as_bytes() -> None:
         assert "\x1b" not in screen_text(pilot.app)
 
 
+async def test_the_questions_count_only_what_the_named_node_plays() -> None:
+    session = fleet_session()
+    session.read_only, session.node = "", "gpu-1"
+    session.store.apply_events([live(heartbeat(), started(7, batch_id=batch_id(7)), progress(7), node="older")])
+    app = Console(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("8", *by_name("node.stop"))
+        await wait_for_text(pilot, "Stop the node gpu-1?", "1 episode running, 7 remaining")
+        await pilot.press("escape", "q")
+        await wait_for_text(pilot, "Leave the console?", "1 episode running, 7 remaining")
+        await pilot.press("escape", "6", *by_name("runs.cancel_all"))
+        await wait_for_text(pilot, "2 batches that run or wait on gpu-1")
+
+
 async def test_stop_and_restart_name_the_node_of_the_console_where_the_bus_has_several() -> None:
     session = fleet_session()
     session.read_only, session.node = "", "gpu-3"
@@ -97,9 +121,7 @@ async def test_stop_and_restart_name_the_node_of_the_console_where_the_bus_has_s
             await wait_for_text(pilot, title)
             await pilot.press("escape")
             await wait_for_no_text(pilot, title)
-        await pilot.press("6", *by_name("runs.cancel_all"))
-        await wait_for_text(pilot, "that run or wait on gpu-3")
-        await pilot.press("escape", *by_name("node.stop"), "y")
+        await pilot.press(*by_name("node.stop"), "y")
         await wait_until(pilot, lambda: session.stops == [False], "the stop")
 
 
