@@ -67,12 +67,9 @@ from runner.util.clock import is_ulid, new_ulid
 from runner.util.display_text import one_line
 
 MIN_EPISODE_CHARS: Final = 4
-MAX_NAMED: Final = 5
-"""Maximum number of ids that the message about an ambiguous one names."""
-MAX_STEPS: Final = 5
-"""Number of last steps of an episode that ``show`` prints, unless another is given."""
-MAX_LINE_CHARS: Final = 400
-"""Maximum length of a line of ``follow``."""
+MAX_NAMED_CHARS: Final = 150  # of the ids that the message about an ambiguous one names
+MAX_STEPS: Final = 5  # of an episode that ``show`` prints, unless another number is given
+MAX_LINE_CHARS: Final = 400  # of a line of ``follow``
 _WITHHELD: Final[dict[type[Exception], tuple[str, str]]] = {
     NodeStartError: ("unreachable", "the node could not be started"),
     SshError: ("unreachable", "the node cannot be reached by ssh"),
@@ -80,13 +77,6 @@ _WITHHELD: Final[dict[type[Exception], tuple[str, str]]] = {
 }
 """Codes and messages of errors that quote what others wrote."""
 _REFUSED: Final = ("script", "endpoint", "key_env", "tracing", "compat")
-_CHANGES: Final = {
-    "set": (
-        *("concurrency", "workers", "max_rounds", "max_duration", "budget_cost", "budget_tokens", "budget_errors"),
-        *("requests_per_minute", "concurrent_requests"),
-    ),
-    "extend": ("repeat", "attempts"),
-}
 _SETTINGS: Final = attrgetter(
     "n_planned", "concurrency", "workers", "limits", "budget", "requests_per_minute", "concurrent_requests"
 )
@@ -129,23 +119,21 @@ class Ctl:
 
     async def _find(self, *, episodes: bool = False) -> tuple[str, list[BatchState]]:
         """Return the id that the options name and its batches; none for an ``episode``, which may be shortened, too."""
-        text = self.options.id
+        text, listed = self.options.id, await self.client.fetch_list()
         try:
-            run_id, batches = find_batches(await self.client.fetch_list(), text, but=vars(self.options).get("batch_id"))
-            if batches:
-                return run_id, batches
-            batches = (await self.client.fetch_list(run_id)).batches  # older than those that are listed
+            run_id, batches = find_batches(listed, text, but=vars(self.options).get("batch_id"))
         except ControlRequestError as exc:
             if exc.code != "not_found" or not episodes or not text.isalnum() or len(text) < MIN_EPISODE_CHARS:
                 raise
             args = EpisodesArgs(query=f"id:{text.upper()}* OR id:*{text.upper()}", limit=2)
             found = [each.episode_id for each in await self.client.fetch_episodes(args)]
-            if not found:
-                raise
             if len(found) > 1:
                 text = f"{one_line(text)} names several episodes"
                 raise ControlRequestError(text, "give more of the id", "ambiguous") from exc
-            return found[0], []
+            if found:
+                return found[0], []
+            raise
+        batches = batches or (await self.client.fetch_list(run_id)).batches  # older than those that are listed
         if not batches and not episodes:
             raise ControlRequestError(f"no batch has the id {run_id}", "list shows what there is", "not_found")
         return run_id, batches
@@ -208,27 +196,32 @@ class Ctl:
         return await self._after(batches)
 
     async def set(self) -> Order:
-        given = vars(self.options)
-        args = {name: given[name] for name in SetArgs.__struct_fields__ if name in given}
-        args |= {"max_duration_sec": self.options.max_duration, "budget": _budget(self.options)}
-        return await self._change(lambda run_id: self.client.set(SetArgs(**args | {"batch_id": run_id})))
+        given = {"max_duration_sec": self.options.max_duration, "budget": _budget(self.options)}
+        return await self._change(SetArgs, vars(self.options) | given, self.client.set)
 
     async def extend(self) -> Order:
-        more = partial(ExtendArgs, repeat=self.options.repeat, attempts=self.options.attempts)
-        return await self._change(lambda run_id: self.client.extend(more(batch_id=run_id)))
+        return await self._change(ExtendArgs, vars(self.options), self.client.extend)
 
-    async def _change(self, send: Callable[[str], Awaitable[list[BatchState]]]) -> Order:
+    async def _change(
+        self,
+        kind: type[SetArgs | ExtendArgs],
+        given: dict[str, Any],
+        send: Callable[[Any], Awaitable[list[BatchState]]],
+    ) -> Order:
         """Send a change of a run; ``changed`` is whether its batches were planned and set otherwise before."""
         run_id, batches = await self._find()
+        fields: dict[str, Any] = {name: given.get(name) for name in kind.__struct_fields__}
+        args = kind(**fields | {"batch_id": run_id})
+        if args == kind(batch_id=run_id):
+            raise ConfigError("give at least one option of what is to be changed")
         if self.options.dry_run:
             return Order(batches=batches, changed=False, dry_run=True)
         listed = (*(await self.client.fetch_list()).batches, *batches)
-        before = {batch.batch_id: (_SETTINGS(batch), batch.n_planned) for batch in listed}
-        after = await send(run_id)
-        old = [before.get(batch.batch_id, (None, 0)) for batch in after]
-        changed = [_SETTINGS(batch) for batch in after] != [settings for settings, _ in old]
-        n_episodes = sum(batch.n_planned for batch in after) - sum(n_planned for _, n_planned in old)
-        return Order(batches=after, changed=changed, n_episodes=n_episodes)
+        before = {batch.batch_id: _SETTINGS(batch) for batch in listed}
+        after = await send(args)
+        old = [before.get(batch.batch_id, (0,)) for batch in after]
+        n_episodes = sum(batch.n_planned for batch in after) - sum(n_planned for n_planned, *_ in old)
+        return Order(batches=after, changed=list(map(_SETTINGS, after)) != old, n_episodes=n_episodes)
 
     async def stop(self) -> Order:
         listed, is_dry = await self.client.fetch_list(), self.options.dry_run
@@ -295,12 +288,12 @@ def find_batches(listed: NodeList, text: str, but: str | None = None) -> tuple[s
             raise ControlRequestError("the node has no batch yet", "start one with submit", "not_found")
         text = max(runs)
     part = text.upper()
-    if not part:
-        raise ControlRequestError("the ID is empty", "list shows what there is", "not_found")
     ids = dict.fromkeys(each for batch in listed.batches for each in (batch.battery_id, batch.batch_id) if each)
-    found = [part] if part in ids else [each for each in ids if each.startswith(part) or each.endswith(part)]
+    found = (
+        [part] if part in ids else [each for each in ids if part and part in (each[: len(part)], each[-len(part) :])]
+    )
     if len(found) > 1:
-        names = ", ".join(found[:MAX_NAMED]) + f" and {len(found) - MAX_NAMED} more" * (len(found) > MAX_NAMED)
+        names = one_line(", ".join(found), MAX_NAMED_CHARS)
         raise ControlRequestError(f"{one_line(text)} names several: {names}", "give more of the id", "ambiguous")
     if found:
         return found[0], [batch for batch in listed.batches if found[0] in (batch.batch_id, batch.battery_id)]
@@ -328,11 +321,8 @@ def start_args(options: argparse.Namespace, listed: NodeList) -> StartArgs:
     Raises ``ControlRequestError`` for a name that it does not have, ``ConfigError`` for a file of tasks.
     """
     given = Options(**{k: value for k, value in vars(options).items() if k in Options._fields and value is not None})
-    envs = (
-        [_known(given.run, listed.envs, "environment")] if given.run else listed.batteries.get(given.battery or "", [])
-    )
-    if given.battery == "all":
-        envs = listed.envs
+    tiers = listed.batteries | {"all": listed.envs}
+    envs = [_known(given.run, listed.envs, "environment")] if given.run else tiers.get(given.battery or "", [])
     if not envs:
         raise ControlRequestError(f"the node has no environment of the tier {given.battery}", "", "invalid")
     tasks: dict[str, list[int]] = {}
@@ -418,12 +408,6 @@ def _usage_problem(options: argparse.Namespace) -> str:
         return f"{_option(refused[0])} is refused: a request names only what the profile of the node has"
     if options.batch_id and not is_ulid(options.batch_id):
         return "--batch-id must be a ULID"
-    if options.command == "submit" and not (options.run or options.battery):
-        return "submit requires --run ENV or --battery TIER"
-    if options.command in ("set", "extend") and all(
-        getattr(options, name) is None for name in _CHANGES[options.command]
-    ):
-        return f"{options.command} requires one of {', '.join(map(_option, _CHANGES[options.command]))}"
     if options.command in ("pause", "resume", "cancel") and options.all == bool(options.id):
         return "give either an ID or --all"
     return run_problem({name: value for name, value in vars(options).items() if value is not None})
@@ -566,7 +550,7 @@ def ctl_parser() -> SafeArgumentParser:
 def _add_starting(add: Callable[..., SafeArgumentParser]) -> None:
     summary = "start batches; the node of the state directory is started where none runs"
     submit = add("submit", Ctl.submit, summary, changes=True)
-    goals = submit.add_mutually_exclusive_group()
+    goals = submit.add_mutually_exclusive_group(required=True)
     goals.add_argument("--run", metavar="ENV", help="an environment of the node")
     goals.add_argument("--battery", metavar="TIER", help="all environments of a tier of the node's profile, or all")
     add_run_options(submit, dry_run=False)

@@ -139,7 +139,7 @@ def test_what_a_node_does_not_have_and_what_no_request_may_name_is_refused(
 ) -> None:
     assert ctl.failure("submit", "--run", "Mase") == "invalid"
     assert ctl.failure("submit", "--run", "Maze", "--agent", "orakel") == "invalid"
-    assert ctl.failure("show", "nothing") == "not_found"
+    assert ctl.failure("show", "nothing") == ctl.failure("show", "") == "not_found"
     assert ctl.failure("env", "start", "Mase", "--dry-run") == "invalid"
     assert ctl.result("env", "stop", "maze", "--dry-run") == {
         "env": "Maze",
