@@ -39,6 +39,7 @@ NAMES: Final = {
     *("NodeHealth.node", "NodeHealth.boot", "NodeHealth.profile", "NodeHealth.version", "NodeHealth.egress"),
     *("EnvHealth.env", "EnvHealth.transport", "ModelHealth.endpoint", "ModelHealth.model"),
     *("ResultSummary.env", "ResultSummary.mode", "ResultSummary.data_label", "ResultSummary.agent"),
+    *("ResultSummary.limits", "Heartbeat.profile", "Heartbeat.version", "Heartbeat.status"),
     *("ResultSummary.model", "ResultSummary.outcomes key", "FailureCluster.id", "FailureCluster.env"),
     *("FailureCluster.cause", "FailureCluster.representative", "FailureCluster.flags key", "FailureCluster.episodes"),
     *("EpisodeEntry.env", "EpisodeEntry.agent", "EpisodeEntry.models", "EpisodeEntry.outcome", "EpisodeEntry.flags"),
@@ -69,6 +70,8 @@ CHANGING: Final = [
     ["env", "stop", ENV],
     *([verb, "last"] for verb in ("pause", "resume", "step", "cancel", "move", "again")),
     *([verb, "--all"] for verb in ("pause", "resume", "cancel")),
+    ["set", "last", "--concurrency", "2"],
+    ["extend", "last", "--repeat", "5"],
     ["submit", "--run", ENV],
     DRY_RUN,
     ["stop"],
@@ -96,8 +99,10 @@ def node(running_node: HostileNode, monkeypatch: pytest.MonkeyPatch) -> HostileN
 class Printed:
     """What a command printed, which is checked for what must not be there."""
 
-    def __init__(self, node: HostileNode, words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
-        self.code = main(["ctl", *words, "--nats", node.url, "--node", node.name])
+    def __init__(
+        self, node: HostileNode, words: Sequence[str], capsys: pytest.CaptureFixture[str], *, names_node: bool = True
+    ) -> None:
+        self.code = main(["ctl", *words, "--nats", node.url, *(("--node", node.name) if names_node else ())])
         out, err = capsys.readouterr()
         assert self.code in (0, 1)
         self.documents: list[Any] = []
@@ -115,7 +120,7 @@ class Printed:
         assert len(err.splitlines()) <= 1 and not foreign_characters(err.replace("\n", ""))
         assert "--content" in words or fields(node, err) <= NAMES
         assert not any(secret in err for secret in SECRETS.values())
-        self.out = out
+        self.out, self.err = out, err
 
 
 def check_documents(node: HostileNode, documents: Sequence[Any], *, is_shown: bool) -> list[Any]:
@@ -265,14 +270,16 @@ def test_an_episode_in_endless_parts_is_given_up(node: HostileNode, capsys: pyte
     assert 1 < len(parts) < 1_000
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_the_names_of_nodes_on_the_bus_are_made_safe(
-    node: HostileNode, n: int, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("mode", [[], ["--json"]], ids=str)
+def test_the_heartbeats_of_a_bus_are_made_safe(
+    node: HostileNode, mode: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    node.names = ["\x1b]52;c;cHdu\x07\x9b31m\u202e\u200b", "n1"][:n]
-    assert main(["ctl", "health", "--nats", node.url]) == 1
-    out, err = capsys.readouterr()
-    assert out == "" and not foreign_characters(err.replace("\n", "")) and "202e" in err
+    node.names = ["\x1b]52;c;cHdu\x07\x9b31m\u202e\u200b", "n1"]
+    printed = Printed(node, ["list", "--all", *mode], capsys, names_node=False)
+    assert printed.code == 0 and "202e" in printed.out
+    node.names = node.names[:1]
+    printed = Printed(node, ["health", *mode], capsys, names_node=False)
+    assert printed.code == 1 and "valid" in printed.out + printed.err
 
 
 def test_a_node_that_does_not_answer_is_named(node: HostileNode, capsys: pytest.CaptureFixture[str]) -> None:
