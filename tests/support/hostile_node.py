@@ -99,7 +99,7 @@ class Texts:
 
     def _field(self, struct: inspect.StructType, field: inspect.Field) -> Any:  # noqa: ANN401 - any JSON
         name = f"{struct.cls.__name__}.{field.name}"
-        known = next((each for each in (field.name, name) if each in self._fixed), None)
+        known = next((each for each in (name, field.name) if each in self._fixed), None)
         return self._value(field.type, name) if known is None else self._fixed[known]
 
     def _values(self, kind: inspect.Type, field: str) -> list[Any]:
