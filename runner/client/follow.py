@@ -28,7 +28,7 @@ from runner.subscribe.messages import BusMessage, Notice
 from runner.subscribe.subscription import Subscription
 from runner.types import Outcome, TimeStep
 from runner.types.fields import FOREIGN
-from runner.util.clock import ulid_milliseconds
+from runner.util.clock import is_ulid, ulid_milliseconds
 from runner.util.json_accessors import as_dict, content_text
 
 MARGIN: Final = timedelta(minutes=5)  # before the id of the oldest batch was made, for clocks that differ
@@ -140,6 +140,8 @@ class Follower:
         batch_ids: its batches that are known; a battery gets others where its repeats are adaptive.
         steps: whether timesteps are items, too.
 
+    Raises ``ControlRequestError`` if a node sent something else as an id.
+
     Attributes:
         ended: the end of each batch that has ended.
     """
@@ -148,7 +150,10 @@ class Follower:
         self._node, self._steps, self._run_id = node, steps, run_id
         self._running = {batch_id: _Batch() for batch_id in batch_ids}
         self._is_battery = run_id not in batch_ids
-        oldest_ms = min(map(ulid_milliseconds, (run_id, *batch_ids)))
+        ids = (run_id, *batch_ids)
+        if not all(map(is_ulid, ids)):
+            raise ControlRequestError(f"node {node.name} has a batch whose id is no ULID", code="invalid")
+        oldest_ms = min(map(ulid_milliseconds, ids))
         age_s = time.time() - oldest_ms / 1000
         self._since = timedelta(seconds=min(max(age_s, 0.0), MAX_AGE_S)) + MARGIN
         self._others: set[str] = set()

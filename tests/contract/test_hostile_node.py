@@ -19,32 +19,31 @@ from hypothesis import strategies as st
 from runner.cli import main
 from runner.events.control import ERRORS, Op
 from tests.support.escapes import foreign_characters
-from tests.support.hostile_node import ENV, EPISODE, FORGED, OTHER, SECRETS, HostileNode
+from tests.support.hostile_node import ENV, EPISODE, FORGED, IDS, OTHER, SECRETS, HostileNode
 from tests.support.mcp_process import McpProcess
 from tests.support.nats_server import NatsServer
 
 pytestmark = pytest.mark.long
 
 SCHEMA = jsonschema.Draft202012Validator(json.loads(Path("docs/schemas/agentgym.ctl.v1.json").read_text()))
-NAMES: Final = {
-    *(
-        "BatchState.batch_id",
-        "BatchState.battery_id",
-        "BatchState.extends",
-        "EpisodeEntry.episode_id",
-        "EpisodeEntry.batch_id",
-    ),
-    *("BatchState.env", "BatchState.agent", "BatchState.model", "NodeList.envs", "NodeList.agents", "NodeList.models"),
-    *("NodeList.batteries", "NodeList.batteries key", "ServerInfo.env", "LogLines.names", "ControlError.code"),
-    *("NodeHealth.node", "NodeHealth.boot", "NodeHealth.profile", "NodeHealth.version", "NodeHealth.egress"),
-    *("EnvHealth.env", "EnvHealth.transport", "ModelHealth.endpoint", "ModelHealth.model"),
-    *("ResultSummary.env", "ResultSummary.mode", "ResultSummary.data_label", "ResultSummary.agent"),
-    *("ResultSummary.model", "ResultSummary.outcomes key", "FailureCluster.id", "FailureCluster.env"),
-    *("FailureCluster.cause", "FailureCluster.representative", "FailureCluster.flags key", "FailureCluster.episodes"),
-    *("EpisodeEntry.env", "EpisodeEntry.agent", "EpisodeEntry.models", "EpisodeEntry.outcome", "EpisodeEntry.flags"),
-    *("EpisodeEntry.error_type", "EpisodeRecord.env", "EpisodeCompleted.env", "BatchCompleted.env"),
+_NAMES: Final = {
+    "BatchCompleted": "env",
+    "BatchState": "agent, batch_id, battery_id, env, extends, model",
+    "EnvHealth": "env, transport",
+    "EpisodeCompleted": "env, episode_id",
+    "EpisodeEntry": "agent, batch_id, env, episode_id, error_type, flags, models, outcome",
+    "EpisodeRecord": "env",
+    "FailureCluster": "cause, env, episodes, flags key, id, representative",
+    "Heartbeat": "profile, status, version",
+    "LogLines": "names",
+    "ModelHealth": "endpoint, model",
+    "NodeHealth": "boot, egress, node, profile, version",
+    "NodeList": "agents, batteries, batteries key, envs, models",
+    "ResultSummary": "agent, data_label, env, limits, mode, model, outcomes key",
+    "ServerInfo": "env",
 }
 """Fields with names, ids and classes. Every other text that a node sends is foreign, as is one of a new field."""
+NAMES: Final = {f"{struct}.{field}" for struct, fields in _NAMES.items() for field in fields.split(", ")}
 READING: Final = [
     ["list"],
     ["show", "last"],
@@ -56,6 +55,7 @@ READING: Final = [
     ["logs", "node.log"],
     ["health"],
 ]
+FOLLOWING: Final = [["follow", "last"], ["submit", "--run", ENV, "--wait"], ["again", "last", "--follow"]]
 ORDERS: Final = [
     ["env", "start", ENV],
     ["pause", "last"],
@@ -69,6 +69,8 @@ CHANGING: Final = [
     ["env", "stop", ENV],
     *([verb, "last"] for verb in ("pause", "resume", "step", "cancel", "move", "again")),
     *([verb, "--all"] for verb in ("pause", "resume", "cancel")),
+    ["set", "last", "--concurrency", "2"],
+    ["extend", "last", "--repeat", "5"],
     ["submit", "--run", ENV],
     DRY_RUN,
     ["stop"],
@@ -96,8 +98,10 @@ def node(running_node: HostileNode, monkeypatch: pytest.MonkeyPatch) -> HostileN
 class Printed:
     """What a command printed, which is checked for what must not be there."""
 
-    def __init__(self, node: HostileNode, words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
-        self.code = main(["ctl", *words, "--nats", node.url, "--node", node.name])
+    def __init__(
+        self, node: HostileNode, words: Sequence[str], capsys: pytest.CaptureFixture[str], *, names_node: bool = True
+    ) -> None:
+        self.code = main(["ctl", *words, "--nats", node.url, *(("--node", node.name) if names_node else ())])
         out, err = capsys.readouterr()
         assert self.code in (0, 1)
         self.documents: list[Any] = []
@@ -115,7 +119,7 @@ class Printed:
         assert len(err.splitlines()) <= 1 and not foreign_characters(err.replace("\n", ""))
         assert "--content" in words or fields(node, err) <= NAMES
         assert not any(secret in err for secret in SECRETS.values())
-        self.out = out
+        self.out, self.err = out, err
 
 
 def check_documents(node: HostileNode, documents: Sequence[Any], *, is_shown: bool) -> list[Any]:
@@ -191,6 +195,18 @@ def test_what_is_followed_is_withheld_or_wrapped(
     assert "--json" not in mode or kinds[-4:] == ["step", "step", "episode", "batch"]
 
 
+@pytest.mark.parametrize("mode", [[], ["--json"]], ids=str)
+def test_steps_of_a_hostile_episode_are_a_gap(
+    node: HostileNode, mode: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    field = "EpisodeCompleted.episode_id"
+    node.reset(IDS | {field: node.texts.text(field)})
+    node.texts.text(field)  # gets the same mark, as the first field
+    node.change = lambda op, reply: b"x" if op == "episode" else reply
+    printed = Printed(node, ["follow", "last", *mode], capsys)
+    assert printed.code == 0 and "its file cannot be read" in printed.out
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(max_size=60), words=st.sampled_from(READING + CHANGING), mode=st.sampled_from(MODES))
 def test_no_text_at_all_is_shown_where_it_must_not_be(
@@ -208,7 +224,7 @@ def test_the_words_of_a_refusal_are_foreign(node: HostileNode, code: str, capsys
         assert printed.code == 1
 
 
-@pytest.mark.parametrize("words", READING + CHANGING, ids=" ".join)
+@pytest.mark.parametrize("words", READING + CHANGING + FOLLOWING, ids=" ".join)
 def test_ids_may_be_hostile_too(node: HostileNode, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     node.reset({})
     for mode in MODES:
@@ -265,14 +281,16 @@ def test_an_episode_in_endless_parts_is_given_up(node: HostileNode, capsys: pyte
     assert 1 < len(parts) < 1_000
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_the_names_of_nodes_on_the_bus_are_made_safe(
-    node: HostileNode, n: int, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("mode", [[], ["--json"]], ids=str)
+def test_the_heartbeats_of_a_bus_are_made_safe(
+    node: HostileNode, mode: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    node.names = ["\x1b]52;c;cHdu\x07\x9b31m\u202e\u200b", "n1"][:n]
-    assert main(["ctl", "health", "--nats", node.url]) == 1
-    out, err = capsys.readouterr()
-    assert out == "" and not foreign_characters(err.replace("\n", "")) and "202e" in err
+    node.names = ["\x1b]52;c;cHdu\x07\x9b31m\u202e\u200b", "n1"]
+    printed = Printed(node, ["list", "--all", *mode], capsys, names_node=False)
+    assert printed.code == 0 and "202e" in printed.out
+    node.names = node.names[:1]
+    printed = Printed(node, ["health", *mode], capsys, names_node=False)
+    assert printed.code == 1 and "valid" in printed.out + printed.err
 
 
 def test_a_node_that_does_not_answer_is_named(node: HostileNode, capsys: pytest.CaptureFixture[str]) -> None:

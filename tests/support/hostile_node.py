@@ -19,7 +19,7 @@ from nats.aio.msg import Msg
 
 from runner.events.control import RESULTS, ControlError, Op
 from runner.events.durable import BatchCompleted, EpisodeCompleted
-from runner.events.live import EpisodeStarted, Timestep
+from runner.events.live import EpisodeStarted, Heartbeat, Timestep
 from runner.events.subjects import BATCH_COMPLETED, EPISODE_COMPLETED, control_subject, live_subject
 from runner.store import EpisodeRecord
 
@@ -99,7 +99,7 @@ class Texts:
 
     def _field(self, struct: inspect.StructType, field: inspect.Field) -> Any:  # noqa: ANN401 - any JSON
         name = f"{struct.cls.__name__}.{field.name}"
-        known = next((each for each in (field.name, name) if each in self._fixed), None)
+        known = next((each for each in (name, field.name) if each in self._fixed), None)
         return self._value(field.type, name) if known is None else self._fixed[known]
 
     def _values(self, kind: inspect.Type, field: str) -> list[Any]:
@@ -169,7 +169,7 @@ class HostileNode:
         self._ready.set()
         while not self._end.is_set():
             for name in self.names:
-                await client.publish(live_subject("health", name), b"{}")
+                await client.publish(live_subject("health", name), self._batch(self.texts.value(Heartbeat)))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._end.wait(), BEAT_S)
         await client.close()
@@ -197,10 +197,12 @@ class HostileNode:
             step["observation"] = [{"role": "user", "content": self.texts.text("TimeStep.observation")}]
         return found | {"schema": 1, "batch_id": BATCH, "episode_id": episode_id} | self.record
 
+    def _batch(self, *items: Any) -> bytes:  # noqa: ANN401 - any JSON
+        return json.dumps({"node": self.name, "boot": "b", "dropped": 0, "items": items}).encode()
+
     async def _publish(self, client: Client) -> None:
         started, step = self.texts.value(EpisodeStarted), self.texts.value(Timestep)
         step["observation"] = [{"role": "user", "content": self.texts.text("Timestep.observation")}]
-        batch = {"node": self.name, "boot": "b", "dropped": 0, "items": [started, step]}
-        await client.publish(live_subject("episode", self.name), json.dumps(batch).encode())
+        await client.publish(live_subject("episode", self.name), self._batch(started, step))
         for subject, kind in ((EPISODE_COMPLETED, EpisodeCompleted), (BATCH_COMPLETED, BatchCompleted)):
             await client.publish(subject, json.dumps(self.texts.value(kind)).encode())
