@@ -38,6 +38,7 @@ from agentgym_tui.presenters.number_format import (
 from agentgym_tui.safe_text import MAX_TEXT_LINES, has_unsafe_chars, mask_secrets, sanitize_line, sanitize_lines
 from agentgym_tui.state.episode import Episode, StepState, StreamingAnswer
 from runner.types import is_unscored
+from runner.types.data import is_answer, received_messages
 from runner.types.notes import Note
 
 MAX_TEXT: Final = 100_000  # characters of one text in a transcript; the JSON view shows the whole text
@@ -461,20 +462,16 @@ def _input_blocks(step: StepState, observed: Sequence[object], full: bool) -> It
         yield note_block(f"… {step.left_out} messages not sent live; see the episode file")
     if not (chats := step.chats):
         yield from last_message_blocks(observed)
-    for number, chat in enumerate(chats, 1):
+    for number, (n_earlier, messages) in enumerate(received_messages(chats, full=full), 1):
         if len(chats) > 1:
             yield note_block(f"chat {number} of {len(chats)}")
-        is_answer = bool(chat) and number == len(chats) and _is_assistant(chat[-1])
-        messages = chat[:-1] if is_answer else chat
-        answers = [number for number, message in enumerate(messages[:-1]) if _is_assistant(message)]
-        n_earlier = answers[-1] + 1 if answers and not full else 0
         if n_earlier:
             yield note_block(f"… {pluralize(n_earlier, 'earlier message')}", kind="earlier")
-        yield from last_message_blocks(messages[n_earlier:])
+        yield from last_message_blocks(messages)
 
 
 def _action_blocks(step: StepState, currency: str) -> Iterator[Block]:
-    answer = chats[-1][-1] if (chats := step.chats) and chats[-1] and _is_assistant(chats[-1][-1]) else {}
+    answer = chats[-1][-1] if (chats := step.chats) and chats[-1] and is_answer(chats[-1][-1]) else {}
     yield from reasoning_blocks(answer)
     answer_text, text = message_content(answer), step.action.text or ""
     clipped = step.action.full_length
@@ -551,10 +548,6 @@ def _streaming_blocks(answer: StreamingAnswer) -> Iterator[Block]:
         yield note_block(" · ".join(filter(None, (speed, first, parts))), raw=" ".join(names))
     elif parts:
         yield note_block(f"waiting for {parts}", raw=" ".join(names))
-
-
-def _is_assistant(message: object) -> bool:
-    return message_fields(message).get("role") == "assistant"
 
 
 def failure_blocks(reason: str) -> list[Block]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, TypeAlias, TypedDict
 
@@ -272,6 +272,22 @@ def join_shapes(shapes: Iterable[str | msgspec.UnsetType]) -> str:
     """Return the ``SHAPES`` that any step of an episode was played under, joined by commas; "" if there are none."""
     found = {name for shape in shapes if shape for name in shape.split(", ")}
     return ", ".join(name for name in SHAPES if name in found)
+
+
+def is_answer(message: object) -> bool:
+    return isinstance(message, dict) and message.get("role") == "assistant"
+
+
+def received_messages(chats: Sequence[Sequence[Any]], *, full: bool) -> Iterator[tuple[int, Sequence[Any]]]:
+    """Yield of each chat of a step the number of messages up to its previous answer, and those after it that came in.
+
+    ``full``: all that came in, which is all but the answer of the step at the end of the last chat.
+    """
+    for number, chat in enumerate(chats, 1):
+        messages = chat[:-1] if number == len(chats) and any(map(is_answer, chat[-1:])) else chat
+        answers = [place for place, message in enumerate(messages[:-1], 1) if is_answer(message)]
+        n_earlier = answers[-1] if answers and not full else 0
+        yield n_earlier, messages[n_earlier:]
 
 
 def shape_note(shapes: Mapping[str, Iterable[str]]) -> str:

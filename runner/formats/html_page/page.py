@@ -17,6 +17,7 @@ from typing import IO, Final, TypeAlias
 from runner.formats.format import Format, LeftOut
 from runner.store.episode_file import EpisodeRecord
 from runner.types import UNKNOWN_OUTCOME, Cells, Limits, Span, TimeStep, is_result_unknown, join_models, unpack_cells
+from runner.types.data import is_answer, received_messages
 from runner.util.amounts import format_amount
 from runner.util.display_text import masker, pluralize, sanitize
 from runner.util.json_accessors import as_dict, as_list, as_text, content_text
@@ -143,20 +144,16 @@ def _step(step: TimeStep, observed: Sequence[object]) -> dict[str, object]:
 
 def _received(step: TimeStep, observed: Sequence[object]) -> Iterator[Block]:
     """Yield the messages that the agent received since its previous answer; before the first step, all of them."""
-    for number, chat in enumerate(step.chats or [[*observed]], 1):
-        is_answered = bool(chat) and number == len(step.chats) and _is_answer(chat[-1])
-        messages = chat[:-1] if is_answered else chat
-        answers = [place for place, message in enumerate(messages[:-1], 1) if _is_answer(message)]
-        n_earlier = answers[-1] if answers and step.index else 0
+    for n_earlier, messages in received_messages(step.chats, full=not step.index) if step.chats else [(0, observed)]:
         if n_earlier:
             yield "note", f"… {pluralize(n_earlier, 'earlier message')}", ""
-        yield from _messages(messages[n_earlier:])
+        yield from _messages(messages)
 
 
 def _played(step: TimeStep, problem: str) -> Iterator[Block]:
     *thoughts, (_, _, action) = _message({"role": "assistant", "content": step.action.text})
     last = step.chats[-1][-1:] if step.chats else []
-    said = _message({**last[0], "tool_calls": []}) if last and _is_answer(last[0]) else thoughts
+    said = _message({**last[0], "tool_calls": []}) if last and is_answer(last[0]) else thoughts
     yield from (block for block in said if block[0] == "thought" or block[2] not in ("", action))
     if action or problem or not step.action.tool_calls:
         yield "action", f"action{' · by a human' * (step.actor == 'human')}{f' · ✗ {problem}' * bool(problem)}", action
@@ -180,10 +177,6 @@ def _end_blocks(episode: EpisodeRecord) -> Iterator[Block]:
         yield "bad", f"✗ {error.type}", "\n\n".join(filter(None, (error.message, error.traceback)))
     if episode.evaluation is not None:
         yield "system", "evaluation", json.dumps(episode.evaluation, indent=2, ensure_ascii=False)
-
-
-def _is_answer(message: object) -> bool:
-    return as_dict(message).get("role") == "assistant"
 
 
 def _messages(messages: Iterable[object]) -> Iterator[Block]:
