@@ -97,7 +97,10 @@ class Ctl:
         self.quote = Quotes(content=options.content)
 
     def document(self, command: str, result: object) -> dict[str, Any]:
-        return self.quote(Document(command=command, node=self.node.name, ok=True, result=result))  # type: ignore[no-any-return]
+        document: dict[str, Any] = self.quote(
+            Document(command=command, node=self.node.name or None, ok=True, result=result)
+        )
+        return document
 
     async def show_list(self) -> NodeList:
         return await self.client.fetch_list()
