@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from runner.cli import main
 from runner.events.control import ERRORS, Op
 from tests.support.escapes import foreign_characters
+from tests.support.examples import examples
 from tests.support.hostile_node import ENV, EPISODE, FORGED, IDS, OTHER, SECRETS, HostileNode
 from tests.support.mcp_process import McpProcess
 from tests.support.nats_server import NatsServer
@@ -207,7 +208,7 @@ def test_steps_of_a_hostile_episode_are_a_gap(
     assert printed.code == 0 and "its file cannot be read" in printed.out
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(max_size=60), words=st.sampled_from(READING + CHANGING), mode=st.sampled_from(MODES))
 def test_no_text_at_all_is_shown_where_it_must_not_be(
     node: HostileNode, text: str, words: list[str], mode: list[str], capsys: pytest.CaptureFixture[str]
