@@ -15,7 +15,7 @@ import pytest
 from runner.client.node_client import NodeClient, RunCommand
 from runner.client.node_folder import LaunchOptions
 from runner.client.target import Target, connected
-from runner.events.control import ReplayArgs, StartArgs
+from runner.events.control import ExtendArgs, ReplayArgs, StartArgs
 from runner.util.clock import new_ulid
 from tests.support.console.running_session import RunningSession, node_session, running
 from tests.support.ctl import HELD_PROFILE, held_environ
@@ -42,6 +42,8 @@ async def order_by_client(client: NodeClient, verb: str, name: str, run_id: str)
             await client.replay(ReplayArgs(batch_id=run_id, new_batch_id=name))
         case "move":
             await client.move(run_id, 0)
+        case "extend":
+            await client.extend(ExtendArgs(batch_id=run_id, repeat=3))
         case _:
             await client.command(cast(RunCommand, verb), batch_id=run_id)
 
@@ -54,6 +56,8 @@ async def order_by_ctl(data_dir: Path, verb: str, name: str, run_id: str) -> Non
         arguments = [*what, "--agent", agent, "--repeat", "2", "--batch-id", run_id]
     elif verb == "again":
         arguments += ["--batch-id", name]
+    elif verb == "extend":
+        arguments += ["--repeat", "3"]
     assert (await run_ctl(data_dir, verb, *arguments))["changed"]
 
 
@@ -119,6 +123,7 @@ async def test_two_clients_and_a_console_agree_after_each_order(tmp_path: Path, 
                 await order("pause", "endless", "paused")
                 await order("pause", "single", "queued", held=True)
                 await order("pause", "battery", "queued", held=True)
+                await order("extend", "single", "queued", held=True)
                 await order("resume", "endless", "running")
                 await order("cancel", "battery", "cancelled")
                 await order("again", "battery", "queued")
@@ -134,4 +139,4 @@ async def test_two_clients_and_a_console_agree_after_each_order(tmp_path: Path, 
     assert ended == {ids[name]: ("cancelled", False) for name in ("endless", "battery")} | {
         ids[name]: ("completed", False) for name in ("single", "replayed")
     }
-    assert [row[4:6] for row in rows if row[-2] == "completed"] == [(2, 2)] * 4
+    assert [row[4:6] for row in rows if row[-2] == "completed"] == [(2, 2)] * 3 + [(3, 3)]

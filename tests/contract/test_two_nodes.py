@@ -84,6 +84,8 @@ def test_each_order_reaches_the_named_node_only(pair: Pair, capsys: pytest.Captu
         assert len(order("move", battery, "--to", "0")) == 3
         listed = [each["battery_id"] for each in ctls[name].result("list")["batches"]]
         assert listed == [None, battery, battery, battery, None]
+        assert {each["concurrency"] for each in order("set", battery, "--concurrency", "2")} == {2}
+        assert {each["n_planned"] for each in order("extend", battery, "--repeat", "4")} == {4}
         assert [each["paused"] for each in order("pause", battery)] == [True] * 3
         assert [each["paused"] for each in order("resume", battery)] == [False] * 3
         assert [each["status"] for each in order("pause", endless)] == ["paused"]

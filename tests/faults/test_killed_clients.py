@@ -145,6 +145,11 @@ SUBMIT: Final = (
     *("submit", "--battery", "lightweight", "--agent", "react", "--model", "test-echo,test-oracle"),
     *("--repeat", "2", "--batch-id"),
 )
+OPTIONS: Final = {
+    "set": ("--concurrency", "2", "--budget-errors", "7"),
+    "extend": ("--repeat", "3", "--attempts", "2"),
+    "extend ended": ("--repeat", "3"),
+}
 N_BATCHES: Final = 6
 """Three environments with two models each."""
 
@@ -161,15 +166,17 @@ async def prepare(verb: str, client: NodeClient, new_id: str) -> tuple[str, ...]
     if verb == "submit":
         return *SUBMIT, new_id
     battery_id = await start_battery(client)
-    if verb in ("again", "resume"):
-        await client.command("cancel" if verb == "again" else "pause", batch_id=battery_id)
-    return verb, battery_id, *(("--batch-id", new_id) if verb == "again" else ())
+    if verb in ("again", "extend ended"):
+        await client.command("cancel", batch_id=battery_id)
+    if verb == "resume":
+        await client.command("pause", batch_id=battery_id)
+    return verb.split()[0], battery_id, *OPTIONS.get(verb, ()), *(("--batch-id", new_id) if verb == "again" else ())
 
 
 @pytest.mark.parametrize("moment", get_args(Moment))
-@pytest.mark.parametrize("verb", ["submit", "again", "pause", "resume", "cancel", "move"])
+@pytest.mark.parametrize("verb", ["submit", "again", "pause", "resume", "cancel", "move", *OPTIONS])
 async def test_all_of_an_order_is_done_or_nothing(held_node: NodeProcess, verb: str, moment: Moment) -> None:
-    new_id, op = new_ulid(), {"submit": "start", "again": "replay"}.get(verb, verb)
+    new_id, op = new_ulid(), {"submit": "start", "again": "replay"}.get(verb, verb.split()[0])
     async with client_of(held_node) as other:
         command = await prepare(verb, other, new_id)
         before = await other.fetch_list()
@@ -180,7 +187,7 @@ async def test_all_of_an_order_is_done_or_nothing(held_node: NodeProcess, verb: 
         after = await other.fetch_list()
     assert killed == (before if moment == "lost" else after) and before != after
     order = document["result"]
-    assert len(order["batches"]) == N_BATCHES
+    assert len(order["batches"]) == N_BATCHES * (2 if verb == "extend ended" else 1)
     if verb in ("submit", "again"):
         assert [each.battery_id for each in after.batches].count(new_id) == N_BATCHES
     if verb != "move":  # which has an effect whenever it is sent
