@@ -113,7 +113,7 @@ def parse_options(argv: Sequence[str]) -> Options:
     options = Options(**provided, argv=tuple(argv))
     if not options.results and (misplaced := sorted(_ONLY_WITH_RESULTS & provided.keys())):
         advice = "; use --run ENV to run an environment" if "env" in misplaced else ""
-        parser.error(f"{_option_name(misplaced[0])} is only valid with --results{advice}")
+        parser.error(f"{option_name(misplaced[0])} is only valid with --results{advice}")
     if problem := run_problem(provided):
         parser.error(problem)
     if options.verbose and not options.list_envs:
@@ -122,7 +122,7 @@ def parse_options(argv: Sequence[str]) -> Options:
         parser.error("--dry-run requires --run or --battery")
     for goal, allowed in _ALLOWED_WITH.items():
         if goal in provided and (others := sorted(provided.keys() - allowed - {goal})):
-            parser.error(f"{', '.join(map(_option_name, others))} cannot be combined with {_option_name(goal)}")
+            parser.error(f"{', '.join(map(option_name, others))} cannot be combined with {option_name(goal)}")
     return options
 
 
@@ -131,11 +131,11 @@ def run_problem(given: Mapping[str, Any]) -> str:
     if "until_width" in given and (given.get("attempts", 1) > 1 or given.get("repeat", 1) == 1):
         return "--until-width requires --repeat N, the maximum number of tasks, and one attempt for each"
     if "tasks" in given and (others := {"repeat", "task_index", "until_width"} & given.keys()):
-        return f"{_option_name(min(others))} cannot be combined with --tasks, which names the tasks"
+        return f"{option_name(min(others))} cannot be combined with --tasks, which names the tasks"
     return ""
 
 
-def _option_name(name: str) -> str:
+def option_name(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 

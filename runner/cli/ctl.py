@@ -21,6 +21,7 @@ from runner.cli.arguments import (
     add_run_options,
     add_state_options,
     at_least,
+    option_name,
     run_problem,
     subcommand_parser,
 )
@@ -405,10 +406,8 @@ def failure_of(exc: Exception) -> Failure:
 
 
 def _usage_problem(options: argparse.Namespace) -> str:
-    if problem := node_problem(options):
-        return problem
     if refused := [name for name in _REFUSED if getattr(options, name, None)]:
-        return f"{_option(refused[0])} is refused: a request names only what the profile of the node has"
+        return f"{option_name(refused[0])} is refused: a request names only what the profile of the node has"
     if options.batch_id and not is_ulid(options.batch_id):
         return "--batch-id must be a ULID"
     if options.command in ("pause", "resume", "cancel") and options.all == bool(options.id):
@@ -416,23 +415,15 @@ def _usage_problem(options: argparse.Namespace) -> str:
     return run_problem({name: value for name, value in vars(options).items() if value is not None})
 
 
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def node_problem(options: argparse.Namespace) -> str:
-    """Return why the options name no node, or ""."""
+def target_of(options: argparse.Namespace) -> Target:
+    """Return the node that the options name; raises ``ConfigError`` if they contradict one another."""
     other_bus = "--nats" if options.nats else "--node" if options.node else ""
     if other_bus and (given := [name for name in ("config", "data_dir") if getattr(options, name)]):
-        return f"{_option(given[0])} chooses a node of this machine and cannot be combined with {other_bus}"
+        raise ConfigError(
+            f"{option_name(given[0])} chooses a node of this machine and cannot be combined with {other_bus}"
+        )
     if options.node and not (options.nats or os.environ.get("NATS_URL")):
-        return "--node chooses among the nodes of another bus and needs --nats, or the variable NATS_URL"
-    return ""
-
-
-def target_of(options: argparse.Namespace) -> Target:
-    if problem := node_problem(options):
-        raise ConfigError(problem)
+        raise ConfigError("--node chooses among the nodes of another bus and needs --nats, or the variable NATS_URL")
     if (options.nats or "").startswith("ssh:"):
         return Target(ssh=parse_ssh_url(options.nats, options.remote_command))
     url = options.nats or (os.environ.get("NATS_URL") if options.node else None)

@@ -346,12 +346,6 @@ def episode_details(data: bytes, episode_id: str, n_steps: int) -> EpisodeDetail
 def step_item(episode_id: str, step: Timestep | TimeStep) -> StepItem:
     calls = (f"{call.name} {call.arguments}" for call in step.action.tool_calls)
     texts = (content_text(as_dict(message).get("content")) for message in step.observation)
-    return StepItem(
-        episode_id=episode_id,
-        index=step.index,
-        reward=step.reward,
-        done=step.done,
-        valid=step.valid if isinstance(step, Timestep) else step.action.valid,
-        action="\n".join(filter(None, (step.action.text, *calls))),
-        observation="\n".join(texts),
-    )
+    shown = {"action": "\n".join(filter(None, (step.action.text, *calls))), "observation": "\n".join(texts)}
+    known = shared_fields(step.action, StepItem) | shared_fields(step, StepItem)
+    return StepItem(**known | shown | {"episode_id": episode_id})
