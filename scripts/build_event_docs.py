@@ -22,11 +22,23 @@ from runner.client.follow import RESULTS as CTL_RESULTS
 from runner.client.views import Document, Quoted
 from runner.events import subjects
 from runner.events.codec import MAX_BYTES, MAX_DEPTH, headers_for
-from runner.events.control import ARGS, ERRORS, RESULTS, ControlReply, Op
+from runner.events.control import ARGS, ERRORS, ControlReply, Op
 from runner.events.durable import DURABLE_TYPES
 from runner.events.live import LiveBatch, LiveItem
 from runner.types import Outcome
-from scripts.event_texts import CONTROL, HEADERS, IDS, INTRO, LIVE, MEANINGS, OPERATIONS, PARTS, REPLY, STREAMS
+from scripts.event_texts import (
+    CONTROL,
+    HEADERS,
+    IDS,
+    INTRO,
+    LIVE,
+    MEANINGS,
+    OPERATIONS,
+    PARTS,
+    REPLY,
+    RESULTS,
+    STREAMS,
+)
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 MIB = 1 << 20

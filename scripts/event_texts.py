@@ -1,8 +1,24 @@
-"""Texts of ``docs/data/events.md`` that are not in the message schemas."""
+"""Texts of ``docs/data/events.md`` that are not in the message schemas, and the types of what operations return."""
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from runner.events import subjects
+from runner.events.control import (
+    BatchState,
+    EpisodeChunk,
+    EpisodeEntry,
+    LogLines,
+    NoArgs,
+    NodeHealth,
+    NodeList,
+    Op,
+    RunResults,
+    SentHistory,
+    ServerInfo,
+)
+from runner.types.notes import Note
 
 IDS = {
     subjects.EPISODE_COMPLETED: "`episode:<episode_id>`",
@@ -141,3 +157,26 @@ The node creates nothing on an external broker: events go to the stream that kee
 without the permission to look it up, an event counts as delivered when the server has processed it, and only current
 subscribers get it. While an existing JetStream does not answer, events stay in the outbox.
 """
+RESULTS: Final[dict[Op, Any]] = {
+    "start": list[BatchState],
+    "cancel": NoArgs,
+    "pause": NoArgs,
+    "resume": NoArgs,
+    "step": NoArgs,
+    "move": NoArgs,
+    "set": list[BatchState],
+    "extend": list[BatchState],
+    "replay": list[BatchState],
+    "episode": EpisodeChunk,
+    "annotate": list[Note],
+    "health": NodeHealth,
+    "list": NodeList,
+    "results": RunResults,
+    "episodes": list[EpisodeEntry],
+    "logs": LogLines,
+    "server_start": ServerInfo,
+    "server_stop": ServerInfo,
+    "send_history": SentHistory,
+    "shutdown": NoArgs,
+}
+"""Type of ``ControlReply.result`` for each operation."""

@@ -20,7 +20,7 @@ from agentgym_tui.safe_text import (
     sanitize_line,
     sanitize_text,
 )
-from agentgym_tui.state.query import FieldSet, FilteredList, Rank, Row, Sorting, value_rank
+from agentgym_tui.state.query import FieldSet, FilteredList, Row, Sorting, rank_of
 
 if TYPE_CHECKING:
     from agentgym_tui.state.query import Completion
@@ -496,7 +496,7 @@ class Listing(Generic[Row]):
         self._key, self._text = key, text
         self._shown = [field for field in fields if field.width != 0]
         self.columns = tuple(field.column() for field in self._shown)
-        self._ranks = {field.title: partial(_rank, field.value) for field in self._shown if field.value}
+        self._ranks = {field.title: partial(rank_of, field.value) for field in self._shown if field.value}
         named = [(field.name or field.title, field) for field in fields]
         self.query_fields = FieldSet[Row](
             *((name, each.kind, each.help, each.value) for name, each in named if each.kind and each.value),
@@ -508,10 +508,6 @@ class Listing(Generic[Row]):
 
     def rows(self) -> FilteredList[Row]:
         return FilteredList(self._key, self._text, self._ranks, self.query_fields)
-
-
-def _rank(get: GetValue[Row], row: Row) -> Rank | None:
-    return value_rank(get(row))
 
 
 class ListingRows(TextSource, Generic[Row]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Final, NamedTuple
 
@@ -12,8 +12,10 @@ from agentgym_tui.presenters.cells import (
     NO_VALUE,
     SEPARATOR,
     Cell,
-    Column,
+    Field,
     Line,
+    Listing,
+    ListingRows,
     Tone,
     count_cell,
     environment_cell,
@@ -35,24 +37,12 @@ from agentgym_tui.presenters.number_format import (
 from agentgym_tui.presenters.status_line import LINK_STATES, OUTCOMES, episode_line
 from agentgym_tui.safe_text import masked_line, masked_rows
 from agentgym_tui.state.episode import Episode
-from agentgym_tui.state.query import Rank, Sorting, number_rank, sort_by_rank, text_rank
+from agentgym_tui.state.query import Sorting
 from agentgym_tui.state.run_store import FeedNotice, RunStore
 from agentgym_tui.state.servers import EnvironmentState, RewardPoint, counted_points
 from runner.types import UNKNOWN_OUTCOME
 
 NAME_WIDTH: Final = 12
-ENV_COLUMNS: Final = (
-    Column("environment", NAME_WIDTH, most=28),
-    Column("health", None, min_width=24, most=60),
-    Column("success", 14, rank=1, most=18),
-    Column("errors", 6, right=True, rank=2),
-    Column("running", 7, right=True, rank=3),
-    Column("reward", 8, right=True, rank=4),
-    Column("latency", 7, right=True, rank=5),
-    Column("transport", 9, rank=6),
-    Column("memory", 8, right=True, rank=7),
-    Column("tier", 11, rank=8),
-)
 MAX_DETAIL: Final = 160  # characters shown of the cause of a problem, or of a note
 MAX_AGENT: Final = 9  # largest width of the name of a baseline agent behind its success rate, in cells
 _HEALTH: Final[dict[str, tuple[str, Tone]]] = {
@@ -66,54 +56,9 @@ _HEALTH: Final[dict[str, tuple[str, Tone]]] = {
 _MEMORY: Final = re.compile(r"\D{0,3}(\d{1,9}(?:\.\d{1,3})?) ?([KMGT]?)i?B?", re.ASCII)
 
 
-def _memory_rank(memory: str) -> Rank | None:
+def _memory(memory: str) -> float | None:
     size = _MEMORY.match(memory)  # free text of the profile, such as "110 MiB"
-    return number_rank(float(size[1]) * 1024 ** " KMGT".index(size[2] or " ")) if size else None
-
-
-ENV_SORT_KEYS: Final[Mapping[str, Callable[[EnvironmentState], Rank | None]]] = {
-    "environment": lambda env: text_rank(env.name),
-    "health": lambda env: text_rank(env.status),
-    "success": lambda env: number_rank(env.n_success / env.n_rated) if env.n_rated else None,
-    "errors": lambda env: number_rank(env.n_errors or None),
-    "running": lambda env: number_rank(env.n_running or None),
-    "reward": lambda env: number_rank(env.last_reward),
-    "latency": lambda env: number_rank(env.latency_s),
-    "transport": lambda env: text_rank(env.transport),
-    "memory": lambda env: _memory_rank(env.ram),
-    "tier": lambda env: text_rank(env.tier),
-}
-"""Function that returns the sort key of an environment, by column title."""
-
-
-class EnvironmentRows:
-    """Environments as rows of ``ENV_COLUMNS``; the key of a row is the environment's name."""
-
-    def __init__(self, store: RunStore, sorting: Sorting | None = None) -> None:
-        self._envs = list(store.envs.values())
-        if sorting is not None and (rank := ENV_SORT_KEYS.get(sorting.column)) is not None:
-            self._envs = sort_by_rank(self._envs, rank, descending=sorting.descending)
-
-    def __len__(self) -> int:
-        return len(self._envs)
-
-    def key(self, index: int) -> str:
-        return self._envs[index].name
-
-    def line(self, index: int, width: int) -> Line:
-        env = self._envs[index]
-        return [
-            environment_cell(env.name),
-            _health(env),
-            _success(env),
-            count_cell(env.n_errors, "bad"),
-            count_cell(env.n_running, "accent"),
-            Cell(format_reward(env.last_reward)),
-            Cell(format_duration(env.latency_s)),
-            Cell(env.transport or UNKNOWN, "dim"),
-            Cell(env.ram or UNKNOWN, "dim"),
-            Cell(env.tier or UNKNOWN, "dim"),
-        ]
+    return float(size[1]) * 1024 ** " KMGT".index(size[2] or " ") if size else None
 
 
 def no_environments(store: RunStore) -> str:
@@ -140,6 +85,38 @@ def _success(env: EnvironmentState) -> Cell:
     if env.baseline is not None:
         return Cell(f"{rate} {masked_line(env.baseline, MAX_AGENT)}", "dim")
     return Cell(f"{rate} mixed" if env.n_players > 1 else f"{rate} of {env.n_rated}")
+
+
+# fmt: off
+_ENVIRONMENTS: Final = Listing[EnvironmentState](lambda env: env.name, lambda env: env.name, [
+    Field("environment", NAME_WIDTH, lambda env: env.name, cell=lambda env: environment_cell(env.name), most=28),
+    Field("health", None, lambda env: env.status, cell=_health, min_width=24, most=60),
+    Field("success", 14, lambda env: env.n_success / env.n_rated if env.n_rated else None, cell=_success,
+          rank=1, most=18),
+    Field("errors", 6, lambda env: env.n_errors or None, cell=lambda env: count_cell(env.n_errors, "bad"),
+          right=True, rank=2),
+    Field("running", 7, lambda env: env.n_running or None, cell=lambda env: count_cell(env.n_running, "accent"),
+          right=True, rank=3),
+    Field("reward", 8, lambda env: env.last_reward, cell=lambda env: Cell(format_reward(env.last_reward)),
+          right=True, rank=4),
+    Field("latency", 7, lambda env: env.latency_s, cell=lambda env: Cell(format_duration(env.latency_s)),
+          right=True, rank=5),
+    Field("transport", 9, lambda env: env.transport, tone="dim", rank=6),
+    Field("memory", 8, lambda env: _memory(env.ram), cell=lambda env: Cell(env.ram or UNKNOWN, "dim"),
+          right=True, rank=7),
+    Field("tier", 11, lambda env: env.tier, tone="dim", rank=8),
+])
+# fmt: on
+ENV_COLUMNS: Final = _ENVIRONMENTS.columns
+
+
+class EnvironmentRows(ListingRows[EnvironmentState]):
+    """Environments as rows of ``ENV_COLUMNS``; the key of a row is the environment's name."""
+
+    def __init__(self, store: RunStore, sorting: Sorting | None = None) -> None:
+        super().__init__(_ENVIRONMENTS, _ENVIRONMENTS.rows())
+        self.rows.set_rows(list(store.envs.values()))
+        self.rows.sort(sorting)
 
 
 # In the titles of the panes, ``key`` is the key that goes to the end of a pane's list, "" while it follows it.

@@ -56,7 +56,7 @@ class FieldSet(Generic[Row]):
         return self._getters[name]
 
     def ranks(self, *names: str) -> dict[str, Callable[[Row], Rank | None]]:
-        return {name: partial(_rank_of, self.getter(name)) for name in names}
+        return {name: partial(rank_of, self.getter(name)) for name in names}
 
     def values_of(self, name: str, rows: Iterable[Row]) -> list[str]:
         """Return the texts that a field has, the most frequent first; numbers and times are left out."""
@@ -272,7 +272,7 @@ def value_rank(value: Value | tuple[Value, ...]) -> Rank | None:
     return text_rank(first) if isinstance(first, str) else None if isinstance(first, datetime) else number_rank(first)
 
 
-def _rank_of(get: GetValue[Row], row: Row) -> Rank | None:
+def rank_of(get: GetValue[Row], row: Row) -> Rank | None:
     return value_rank(get(row))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -15,8 +14,6 @@ from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore, open_index
 from runner.store.archive import trace_member
 from runner.tracing import PerfettoFile
 from runner.util.clock import Clock, new_ulid
-
-logger = logging.getLogger(__name__)
 
 
 class Workspace:

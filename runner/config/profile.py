@@ -357,10 +357,6 @@ class NotifySettings(_Section, frozen=True):
     token_env: VariableName | None = None
     timeout_sec: Seconds = 30.0
 
-    @property
-    def is_wanted(self) -> bool:
-        return bool(self.command) or self.url is not None
-
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         hidden = {"command": self.command[:1], "url": MASK if self.url else None}
         return [*hidden.items(), ("timeout_sec", self.timeout_sec)]

@@ -158,13 +158,6 @@ def message_id(headers: Headers | None) -> str:
     return ""
 
 
-def is_live(subject: str, headers: Headers | None, names: DurableNames) -> bool:
-    try:
-        return _message_kind(subject, _header(headers, "ce-type"), names) == "live"
-    except UndecodableMessage:
-        return False
-
-
 def decode(subject: str, headers: Headers | None, payload: bytes, names: DurableNames) -> Decoded:
     """Decode any message; the event type in its headers takes precedence over its subject."""
     try:

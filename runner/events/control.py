@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -29,7 +29,7 @@ from runner.types.fields import (
     WaitingSeconds,
 )
 from runner.types.machine import Machine
-from runner.types.notes import MAX_STEP, Note
+from runner.types.notes import MAX_STEP
 
 Op: TypeAlias = Literal[
     "start",
@@ -552,28 +552,3 @@ class NodeList(msgspec.Struct, kw_only=True):
     batteries: Annotated[
         dict[str, list[str]], Meta(description="environments by the tier of the profile; {} in older replies")
     ] = msgspec.field(default_factory=dict)
-
-
-RESULTS: Final[dict[Op, Any]] = {
-    "start": list[BatchState],
-    "cancel": NoArgs,
-    "pause": NoArgs,
-    "resume": NoArgs,
-    "step": NoArgs,
-    "move": NoArgs,
-    "set": list[BatchState],
-    "extend": list[BatchState],
-    "replay": list[BatchState],
-    "episode": EpisodeChunk,
-    "annotate": list[Note],
-    "health": NodeHealth,
-    "list": NodeList,
-    "results": RunResults,
-    "episodes": list[EpisodeEntry],
-    "logs": LogLines,
-    "server_start": ServerInfo,
-    "server_stop": ServerInfo,
-    "send_history": SentHistory,
-    "shutdown": NoArgs,
-}
-"""Type of ``ControlReply.result`` for each operation."""

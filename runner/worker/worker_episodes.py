@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -53,9 +53,6 @@ JOIN_TIMEOUT_S = 5.0
 
 Job: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
 DoneCallback: TypeAlias = Callable[[BaseException | None], None]
-
-_T = TypeVar("_T")
-_P = ParamSpec("_P")
 
 
 class EpisodeThread:

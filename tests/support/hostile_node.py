@@ -17,11 +17,12 @@ from msgspec import inspect
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from runner.events.control import RESULTS, ControlError, Op
+from runner.events.control import ControlError, Op
 from runner.events.durable import BatchCompleted, EpisodeCompleted
 from runner.events.live import EpisodeStarted, Heartbeat, Timestep
 from runner.events.subjects import BATCH_COMPLETED, EPISODE_COMPLETED, control_subject, live_subject
 from runner.store import EpisodeRecord
+from scripts.event_texts import RESULTS
 
 SECRETS: Final = {"HOSTILE_API_KEY": "sk-0123456789abcdefHOSTILE", "HOSTILE_TOKEN": "eyJhbGciOiJIUzI1NiJ9.HOSTILE"}
 """Variables of the commands that get the texts; each text quotes their values."""

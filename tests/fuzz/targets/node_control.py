@@ -8,8 +8,9 @@ from functools import cache
 import msgspec
 
 from runner.batch.workspace import Workspace
-from runner.events.control import ERRORS, RESULTS, ControlReply, ControlRequest, NodeHealth
+from runner.events.control import ERRORS, ControlReply, ControlRequest, NodeHealth
 from runner.node.batch_queue import FILE_NAME
+from scripts.event_texts import RESULTS
 from tests.fuzz.oracles import check_displayable, check_masked, scratch_folder, secret_environment
 from tests.fuzz.targets.control_request import TOKENS as REQUEST_TOKENS
 from tests.support.control_handler import control_handler

@@ -29,12 +29,13 @@ from runner.events.codec import (
     headers_for,
     message_id,
 )
-from runner.events.control import ARGS, RESULTS
+from runner.events.control import ARGS
 from runner.events.durable import DURABLE_TYPES, BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
 from runner.events.live import Heartbeat, Host, LiveBatch
 from runner.events.subjects import DurableNames
 from runner.types import Outcome, Tokens
 from scripts.build_event_docs import DOCS, files, schemas
+from scripts.event_texts import RESULTS
 from tests.support.examples import examples
 from tests.support.schemas import validate
 
