@@ -136,7 +136,7 @@ class BatchSession:
         self._batch: Batch | None = None
         self._waiting: Waiting | None = None
         self._is_stopping = self._is_over = False
-        self._next_spec: BatchSpec | None = None
+        self._next_spec: tuple[str, BatchSpec] | None = None  # with the id of its batch
         self._progress: BatchProgress | None = None
         self._unstored: list[UnstoredEpisode] = []
 
@@ -185,7 +185,7 @@ class BatchSession:
             if self._is_over:
                 return False
             save()
-            self._next_spec = spec
+            self._next_spec = self.queued.batch_id, spec
             if self._batch is not None:
                 self._batch.command("wind_down")
             self._changed.notify()
@@ -205,6 +205,7 @@ class BatchSession:
             result = self._stored.result(self.queued, "cancelled") if self.is_cancelled else self._play_part()
             yield result
             if result.status == "completed" and not self._is_stopping:
+                self._take_change()  # what came since the last episode is for the parts to come
                 with catch_foreign(log_failure(logger, "starting the next part of adaptive repeats")):
                     look = look_after(self._host.workspace.index, self.queued)
                     is_ready = look is not None and self._host.on_look(self.queued, look)
@@ -242,9 +243,9 @@ class BatchSession:
 
     def _take_change(self) -> None:
         with self._changed:
-            if self._next_spec is not None:
-                self.queued = msgspec.structs.replace(self.queued, spec=self._next_spec)
-                self._next_spec = None
+            if self._next_spec is not None and self._next_spec[0] == self.queued.batch_id:
+                self.queued = msgspec.structs.replace(self.queued, spec=self._next_spec[1])
+            self._next_spec = None
 
     def _place(self) -> ResolvedBatch:
         """Return the batch at its placement, which is that of its stored episodes.

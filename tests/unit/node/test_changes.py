@@ -153,11 +153,12 @@ class Played:
         self.results: list[BatchResult] = []
         self.after: dict[int, Callable[[], object]] = {}
         self.on_item: Callable[[BatchItem], object] = lambda item: None
+        self.on_result: Callable[[BatchResult], object] = lambda result: None
         self.records: list[EpisodeRecord] = []
         self.player = BatchPlayer(
             workspace,
             handler.queue,
-            BatchCallbacks(on_item=self._note, on_result=self.results.append, on_busy=lambda _: None),
+            BatchCallbacks(on_item=self._note, on_result=self._end, on_busy=lambda _: None),
             place=place_spec,
         )
         msgspec.structs.force_setattr(handler, "batch_player", self.player)
@@ -173,6 +174,10 @@ class Played:
     def _note(self, item: BatchItem) -> None:
         self.items.append(item)
         self.on_item(item)
+
+    def _end(self, result: BatchResult) -> None:
+        self.results.append(result)
+        self.on_result(result)
 
     def play(self) -> None:
         self.player.start()
@@ -230,6 +235,23 @@ def test_a_command_between_two_settings_is_not_lost(
     expected = (True, "completed", 4) if command == "pause" else (False, "cancelled", 2)
     assert (bool(paused), ended.status, ended.n_done) == expected
     assert [result.status for result in played.results] == [ended.status]
+
+
+def test_new_settings_between_two_parts_of_adaptive_repeats_are_those_of_the_next_part(
+    handler: ControlHandler, send: Send, played: Played
+) -> None:
+    battery_id, replies = start(send, repeat=40, until_width=0.01), list[Any]()
+
+    def on_result(result: BatchResult) -> None:
+        if not replies:
+            replies.append(send("set", batch_id=result.batch_id, concurrency=2))
+
+    played.on_result = on_result
+    played.play()
+    assert [reply["ok"] for reply in replies] == [True]
+    parts = [batch.spec for batch in handler.queue.in_battery(battery_id)]
+    assert [(spec.task_index, spec.repeat, spec.concurrency) for spec in parts] == [(0, 32, 2), (32, 8, 2)]
+    assert sorted(record.task_index for record in played.records) == list(range(40))
 
 
 def test_what_a_batch_has_used_of_its_budget_counts_after_a_change(
