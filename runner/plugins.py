@@ -252,10 +252,8 @@ def installed_version(package: str) -> str | None:
 
 
 def missing_packages(packages: Iterable[str]) -> list[str]:
-    def is_importable(package: str) -> bool:
-        return package.isidentifier() and importlib.util.find_spec(package) is not None
-
-    return [package for package in packages if not is_importable(package) and not installed_version(package)]
+    others = (name for name in packages if not (name.isidentifier() and importlib.util.find_spec(name) is not None))
+    return [name for name in others if not installed_version(name)]
 
 
 def installed_versions(packages: Iterable[str]) -> Mapping[str, str]:

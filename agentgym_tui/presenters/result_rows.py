@@ -118,10 +118,6 @@ def _last_runs(row: ResultRow) -> str:
     return sparkline(row.last_rates, SPARK_WIDTH, 1.0)
 
 
-def data_text(row: ResultRow) -> str:
-    return f"{row.data_label} {_unusual(row)}".strip()
-
-
 def _unusual(row: ResultRow) -> str:
     """Return the limits, the mode and the shape of requests, each where it is not the usual one."""
     return " ".join(filter(None, (row.limits, row.mode if row.mode != "strict" else "", row.shape)))
@@ -165,7 +161,7 @@ def empty_results_lines(words: str, clear_key: str) -> list[Line]:
 
 def result_detail(row: ResultRow, currency: str, width: int) -> list[Line]:
     """Return outcomes, means and sums over the episodes of a row, and where its time went."""
-    tokens, data = row.tokens, data_text(row)
+    tokens, data = row.tokens, f"{row.data_label} {_unusual(row)}".strip()
     gpu = GpuUse(energy_j=row.energy_j, gpu_s=row.gpu_s, energy_shared=row.energy_shared)
     outcomes: list[Line] = [
         [Cell(f"{row.env} {_player(row)}", "head")],

@@ -260,10 +260,6 @@ def _subject_and_headers(subject: str, headers: dict[str, str]) -> bytes:
     return "\n".join((subject, *headers, *headers.values())).encode("utf-8", "replace")
 
 
-def _mark_of(entry: LogEntry) -> Value:
-    return MALFORMED if isinstance(entry, EventMessage) and decode_error(entry) else None
-
-
 EVENT_FIELDS: Final[FieldSet[LogEntry]] = FieldSet(  # those of a payload are looked for in live items, too
     ("subject", "text", "subject", lambda entry: getattr(entry, "subject", None)),
     ("node", "text", "node that sent it", lambda entry: node_of(entry) if isinstance(entry, EventMessage) else None),
@@ -274,7 +270,10 @@ EVENT_FIELDS: Final[FieldSet[LogEntry]] = FieldSet(  # those of a payload are lo
     ("since", "since", "stored since an age or a time: 5m, 2h, 2026-11-26", lambda entry: as_aware(entry.at)),
     ("until", "until", "stored until then", lambda entry: as_aware(entry.at)),
     ("notice", "text", "kind of a notice of the subscription", lambda entry: getattr(entry, "kind", None)),
-    ("is", "text", "malformed: of AgentGym, but it cannot be decoded", _mark_of),
+    (
+        *("is", "text", "malformed: of AgentGym, but it cannot be decoded"),
+        lambda entry: MALFORMED if isinstance(entry, EventMessage) and decode_error(entry) else None,
+    ),
     values={"is": (MALFORMED,)},
 )
 

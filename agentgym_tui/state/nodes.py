@@ -149,11 +149,6 @@ class NodeInfo(msgspec.Struct):
     health: dict[tuple[str, str], Health] = {}  # by kind and name
     seen_at: datetime | None = None  # of its newest heartbeat by its own clock, or of its status event
 
-    @property
-    def sends_heartbeats(self) -> bool:
-        """One of another kind reports nothing but its status."""
-        return bool(self.boot) and self.status != "stopped"
-
     def note_health(self, item: Health) -> bool:
         """Return whether the status has changed."""
         key = ("env", item.env) if isinstance(item, EnvHealth) else ("model", item.endpoint)
@@ -164,7 +159,8 @@ class NodeInfo(msgspec.Struct):
 
     @property
     def is_present(self) -> bool:
-        return self.sends_heartbeats and not self.lost
+        """One of another kind, without ``boot``, reports nothing but its status."""
+        return bool(self.boot) and self.status != "stopped" and not self.lost
 
 
 class NodeRegistry:

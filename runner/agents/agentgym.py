@@ -70,10 +70,6 @@ def _without_end(text: str) -> str:
     return text[:-5] if text.endswith(_END) else text  # AgentGym cuts one character more than the mark has
 
 
-def _sql(text: str) -> str:
-    return text.split("```sql")[-1].split("```")[0].strip()
-
-
 class _Client(NamedTuple):
     """Where AgentGym's client of an environment has its texts, and how it finds the action."""
 
@@ -91,7 +87,7 @@ _CLIENTS: Final[Mapping[str, _Client]] = {
     "alfworld": _Client("alfworld", "AlfWorldAdapter", _last_part),
     "webshop": _Client("webshop", "WebshopAdapter", _last_part),
     "sciworld": _Client("sciworld", "SciWorldAdapter", _last_part),
-    "sqlgym": _Client("sqlgym", "SqlGymEnvClient", _sql),
+    "sqlgym": _Client("sqlgym", "SqlGymEnvClient", lambda text: text.split("```sql")[-1].split("```")[0].strip()),
 }
 
 

@@ -207,7 +207,9 @@ class WordleOracle:
             return OPENING
         if len(self._candidates) <= 2:
             return self._candidates[0]
-        return max(self._sample_guesses(), key=self._n_classes)
+        return max(
+            self._sample_guesses(), key=lambda guess: len({self._marking(guess, word) for word in self._candidates})
+        )
 
     def _sample_guesses(self) -> list[str]:
         # candidates come first, so that a candidate wins a tie
@@ -215,9 +217,6 @@ class WordleOracle:
         candidates = self._random.sample(self._candidates, min(n_guesses, len(self._candidates)))
         others = self._random.sample(self._words, min(n_guesses - len(candidates), len(self._words)))
         return candidates + others
-
-    def _n_classes(self, guess: str) -> int:
-        return len({self._marking(guess, word) for word in self._candidates})
 
 
 def _draw(history: Sequence[tuple[str, str]], n_tries: int) -> Cells:

@@ -340,7 +340,9 @@ class Node:
         workspace, policy = self._workspace, Policy.from_profile(self.profile.retention)
         pruner = Pruner(workspace.store, workspace.index, self._recorder.outbox, workspace.clock)
         return {
-            "retention": partial(prune_when_idle, pruner, policy, self._is_idle),
+            "retention": partial(
+                prune_when_idle, pruner, policy, lambda: self._player.is_idle and not self._stopping.is_set()
+            ),
             "full-text index": partial(index_texts, self.data_dir, lambda: self._player.is_idle),
         }
 
@@ -369,9 +371,6 @@ class Node:
 
     def _is_stopping(self) -> bool:
         return self._stopping.is_set() and not self._drain
-
-    def _is_idle(self) -> bool:
-        return self._player.is_idle and not self._stopping.is_set()
 
     def _indexing(self, wait_s: float = 0.0) -> str | None:
         """Return how far the episodes are read, at the start or because the index was deleted; None: all of them."""

@@ -339,7 +339,9 @@ class Publisher:
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.to_thread(self._outbox.register_sinks, *self._sink_keys())
-                while n := await asyncio.to_thread(self._outbox.n_pending, self._reachable_sink_keys()):
+                while n := await asyncio.to_thread(
+                    self._outbox.n_pending, _keys(each for each in self.sink_connections if not each.is_unreachable)
+                ):
                     if n < fewest:
                         fewest, progress_at = n, clock()
                     elif clock() - progress_at > stall_timeout_s:
@@ -364,9 +366,6 @@ class Publisher:
 
     def _sink_keys(self) -> list[str]:
         return _keys(self.sink_connections)
-
-    def _reachable_sink_keys(self) -> list[str]:
-        return _keys(each for each in self.sink_connections if not each.is_unreachable)
 
     def _on_add(self, loop: asyncio.AbstractEventLoop) -> None:
         if not all(drain.added.is_set() for drain in self._drains):  # otherwise they are about to read it

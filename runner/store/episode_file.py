@@ -52,11 +52,6 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     missing: tuple[str, ...] = ()
 
 
-def known_reward(reward: float | None, origin: Origin | None) -> float | None:
-    """Return None instead of the 0 that earlier versions stored for an unknown reward."""
-    return None if origin is not None and "reward" in origin.missing else reward
-
-
 class EpisodeRecord(EpisodeHeader, kw_only=True):
     """Content of an episode file; ``tokens`` and ``cost`` are sums over the steps (``cost``: None if none has one).
 
@@ -92,7 +87,8 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
     origin: Origin | None = None
 
     def __post_init__(self) -> None:
-        self.reward = known_reward(self.reward, self.origin)
+        if self.origin is not None and "reward" in self.origin.missing:
+            self.reward = None  # earlier versions stored 0
 
     @property
     def unscored(self) -> bool:

@@ -102,7 +102,10 @@ def loop_start(keys: Sequence[int], *, at_end: bool = False) -> int | None:
     """Return the position of the first step of the first loop, or of one that lasts until the end; None without one."""
     if len(keys) - len(set(keys)) < LOOP_REPEATS - 1:
         return None
-    starts = (_loop_of(keys, period, at_end=at_end) for period in range(1, MAX_PERIOD + 1))
+    starts = (
+        _first_run(map(eq, keys, keys[period:]), period * (LOOP_REPEATS - 1), at_end=at_end)
+        for period in range(1, MAX_PERIOD + 1)
+    )
     return min((start for start in starts if start is not None), default=None)
 
 
@@ -114,10 +117,6 @@ def invalid_start(steps: Iterable[PlayedStep], *, at_end: bool = False) -> int |
 def refused_start(steps: Iterable[PlayedStep], *, at_end: bool = False) -> int | None:
     """Return the position of the first step of the first streak of refused actions, like ``loop_start``."""
     return _first_run((step.action.refused is True for step in steps), INVALID_STREAK, at_end=at_end)
-
-
-def _loop_of(keys: Sequence[int], period: int, *, at_end: bool) -> int | None:
-    return _first_run(map(eq, keys, keys[period:]), period * (LOOP_REPEATS - 1), at_end=at_end)
 
 
 def _first_run(values: Iterable[bool], length: int, *, at_end: bool) -> int | None:

@@ -420,11 +420,9 @@ class _Connector(aiohttp.TCPConnector):
         except (aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError):
             raise
         except aiohttp.ClientError as exc:
-            raise httpx.ProxyError(f"the proxy {req.proxy} opens no tunnel: {_text(exc)}") from exc
-
-
-def _text(exc: aiohttp.ClientError) -> str:
-    return "it disconnected" if isinstance(exc, aiohttp.ClientConnectionError) else "its reply is not valid HTTP"
+            has_ended = isinstance(exc, aiohttp.ClientConnectionError)
+            problem = "it disconnected" if has_ended else "its reply is not valid HTTP"
+            raise httpx.ProxyError(f"the proxy {req.proxy} opens no tunnel: {problem}") from exc
 
 
 class _Resolver(AbstractResolver):

@@ -282,7 +282,7 @@ class LocalOracle:
 
     def _treat(self, held: str) -> str:
         treatment = TREATMENTS[self._goal.kind]
-        place = self._first(APPLIANCES[treatment].receptacle)
+        place = next(each for each in self._game.contents if kind_of(each) == APPLIANCES[treatment].receptacle)
         return self._go_to(place) or f"{treatment} {held} with {place}"
 
     def _put(self, held: str, place: str) -> str:
@@ -302,9 +302,6 @@ class LocalOracle:
         here = self._game.place
         places = ([here] if here else []) + list(self._game.contents)
         return next(place for place in places if self._game.scene.accepts(place, held))
-
-    def _first(self, kind: str) -> str:
-        return next(place for place in self._game.contents if kind_of(place) == kind)
 
     def _go_to(self, place: str) -> str:
         return "" if self._game.place == place else f"go to {place}"

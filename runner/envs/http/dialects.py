@@ -134,10 +134,6 @@ class ClientDialect(msgspec.Struct, frozen=True, kw_only=True):
         return {key: task if value is TASK else value for key, value in template.items()}
 
 
-def _goal_and_latest(opening: str, latest: str) -> str:
-    return latest if latest == opening else f"{opening.partition(chr(10))[0]}\n{latest}"
-
-
 def _tool_server(name: str) -> ClientDialect:
     # agentenv-tool/agentenv_<name>/<name>_server.py
     return ClientDialect(
@@ -160,7 +156,7 @@ _ROWS = (
         greeting="BabyAI",
         embedded="runner.envs.babyai:BabyAI",
         reset_body={"data_idx": TASK},
-        shows=_goal_and_latest,
+        shows=lambda opening, latest: latest if latest == opening else f"{opening.partition(chr(10))[0]}\n{latest}",
         shown_at=("observation",),
         actions="shown",
         reward="once",

@@ -7,7 +7,7 @@ servers with recipes of their own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from runner.envs.textcraft.recipes import (
@@ -189,8 +189,10 @@ class ListingPlanner:
     def _plan(self) -> None:
         members = {tag: self._members(tag) for tag in self._tags}
         makers = {tag: [recipe for item in items for recipe in self._recipes[item]] for tag, items in members.items()}
+        recipes = [recipe for same in self._recipes.values() for recipe in same]
+        names = {name for recipe in recipes for name in (recipe.output, *dict(recipe.ingredients))}
         try:
-            table = RecipeTable(self._recipes, members, makers, _names(self._recipes.values()))
+            table = RecipeTable(self._recipes, members, makers, names)
             self._planner = TextCraftOracle(table, self._goal, self._inventory)
         except (ValueError, RecursionError) as exc:
             raise AgentFault(f"The oracle cannot plan with the listed crafting commands: {exc}") from exc
@@ -199,7 +201,3 @@ class ListingPlanner:
 def _amounts(text: str) -> Amounts:
     matches = map(_AMOUNT.fullmatch, text.split(", "))
     return [(item_id(match[2]), int(match[1])) for match in matches if match]
-
-
-def _names(recipes: Iterable[Iterable[Recipe]]) -> set[str]:
-    return {name for same in recipes for recipe in same for name in (recipe.output, *dict(recipe.ingredients))}

@@ -87,11 +87,6 @@ def list_task_index(task_number: int, n_tasks: int) -> int:
     return task_number
 
 
-def session_task_index(task_number: int, n_tasks: int) -> int:
-    """Return the task index for a session of WebShop; without one, -1, AgentGym's server chooses any goal."""
-    return 0 if task_number == -1 else list_task_index(task_number, n_tasks)
-
-
 class ServerDialect(msgspec.Struct, frozen=True, kw_only=True):
     """The protocol of one AgentGym server.
 
@@ -241,7 +236,8 @@ DIALECTS: Mapping[str, ServerDialect] = {
         lists_instances=True,
         text_errors=True,
         final_when_done=False,
-        task_index_of=session_task_index,
+        # without a session, -1, AgentGym's server chooses any goal
+        task_index_of=lambda number, n_tasks: 0 if number == -1 else list_task_index(number, n_tasks),
     ),
 }
 """The protocol of each server, by the registered name of its environment."""

@@ -43,13 +43,9 @@ CLOCK = SimulatedClock()
 _ids = random.Random(_SEED)
 
 
-def _uuid4() -> uuid.UUID:
-    return uuid.UUID(int=_ids.getrandbits(128), version=4)
-
-
 def install() -> None:
     time.time = CLOCK.time
-    uuid.uuid4 = _uuid4
+    uuid.uuid4 = lambda: uuid.UUID(int=_ids.getrandbits(128), version=4)
 
 
 class SimulatedDatetime(real_datetime.datetime):
