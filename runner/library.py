@@ -7,7 +7,7 @@ import logging
 import math
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -62,8 +62,10 @@ class Runner:
         from hydra.utils import get_object, instantiate
 
         objects = {"inference_mngr": inference_mngr}
-        if inference_mngr is None and not _accepts(get_object(agent_cfg["_target_"]), "inference_mngr"):
-            objects = {}
+        if inference_mngr is None:
+            known = inspect.signature(get_object(agent_cfg["_target_"])).parameters
+            if "inference_mngr" not in known and all(each.kind is not each.VAR_KEYWORD for each in known.values()):
+                objects = {}
         # Not in the config tree, which would turn a dict or dataclass into a config of its own.
         self.agent: Agent = instantiate(agent_cfg, _partial_=True)(**objects)
         self.env: Environment = instantiate(env_cfg)
@@ -187,11 +189,6 @@ class _Trace(EpisodeTrace):
 
     def _task_id(self) -> str:
         return getattr(self._task, "task_id", "unknown") if self._task else "unknown"
-
-
-def _accepts(target: Callable[..., object], argument: str) -> bool:
-    parameters = inspect.signature(target).parameters
-    return argument in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
 
 def _worker_id() -> str:

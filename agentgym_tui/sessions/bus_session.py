@@ -175,7 +175,10 @@ class BusSession(Session):
             location = await asyncio.to_thread(self._locator.find)
             read_address: Callable[[], BusAddress | None] = partial(address_of_node, location.data_dir)
             if self._url and self._url.startswith("ssh:"):
-                await self._watch_through_ssh(self._url, location)
+                from runner.client.ssh import forwarded, parse_ssh_url
+
+                async with forwarded(parse_ssh_url(self._url, self._remote_command)) as (forwarded_to, _):
+                    await self._watch(forwarded_to, lambda: forwarded_to, location)
                 return
             if self._url:
                 read_address = partial(address_from_environ, self._url, os.environ)
@@ -186,12 +189,6 @@ class BusSession(Session):
             self.store.set_link(BusLink("failed", str(exc)))
             return
         await self._watch(address, read_address, location)
-
-    async def _watch_through_ssh(self, url: str, location: StateLocation) -> None:
-        from runner.client.ssh import forwarded, parse_ssh_url
-
-        async with forwarded(parse_ssh_url(url, self._remote_command)) as (address, _):
-            await self._watch(address, lambda: address, location)
 
     async def _watch(
         self, address: BusAddress, read_address: Callable[[], BusAddress | None], location: StateLocation

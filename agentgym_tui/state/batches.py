@@ -255,15 +255,12 @@ class BatchRegistry:
         if (batch := self.batches.get(batch_id)) is None:
             batch = self.batches[batch_id] = BatchRun(batch_id)
             while len(self.batches) > MAX_BATCHES:
-                self._evict()
+                finished = (id for id, each in self.batches.items() if each.status in _FINISHED)
+                queued = (id for id, each in reversed(self.batches.items()) if each.status == "queued")
+                evicted = next(finished, None) or next(queued, None) or next(iter(self.batches))
+                del self.batches[evicted]
+                self._latest_progress.pop(evicted, None)
         return batch
-
-    def _evict(self) -> None:
-        finished = (batch_id for batch_id, batch in self.batches.items() if batch.status in _FINISHED)
-        queued = (batch_id for batch_id, batch in reversed(self.batches.items()) if batch.status == "queued")
-        evicted = next(finished, None) or next(queued, None) or next(iter(self.batches))
-        del self.batches[evicted]
-        self._latest_progress.pop(evicted, None)
 
 
 def _describe(batch: BatchRun, item: EpisodeStarted | BatchState | WaitingBatch) -> None:

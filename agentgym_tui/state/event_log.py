@@ -459,7 +459,10 @@ class EventLog(Searchable[LogEntry]):
 
         for message in messages:
             if isinstance(message, Notice):
-                self._append_notice(message, at)
+                self.n_gap += max(message.count, 1) if message.kind == "gap" else 0
+                self.n_skipped += max(message.count, 1) if message.kind == "skipped" else 0
+                self._number += 1
+                self._add(LogNotice(self._number, at, message.kind, message.text[:MAX_CAUSE_CHARS]))
             else:
                 self._append_message(message, at)
         while len(self._entries) > 1 and (len(self._entries) > self._max_entries or self.n_bytes > self._max_bytes):
@@ -479,12 +482,6 @@ class EventLog(Searchable[LogEntry]):
         self._words = Words(self.query.words)
         self.shown = deque(entry for entry in self._entries if self._matches(entry))
         self.n_matched = len(self.shown)
-
-    def _append_notice(self, notice: Notice, at: datetime) -> None:
-        self.n_gap += max(notice.count, 1) if notice.kind == "gap" else 0
-        self.n_skipped += max(notice.count, 1) if notice.kind == "skipped" else 0
-        self._number += 1
-        self._add(LogNotice(self._number, at, notice.kind, notice.text[:MAX_CAUSE_CHARS]))
 
     def _append_message(self, message: RawMessage, at: datetime) -> None:
         self.n_received += 1

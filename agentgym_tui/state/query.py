@@ -16,7 +16,7 @@ import msgspec
 from agentgym_tui.safe_text import has_unsafe_chars
 from runner.errors import StoreError
 from runner.query.fields import Field, GetValue, Kind, Lookup, Matches, Value, compile_query
-from runner.query.syntax import All, Node, QueryError, Word, parse
+from runner.query.syntax import All, QueryError, Word, parse
 
 MAX_CHARS: Final = 1_000  # of a query that is typed or kept
 MAX_SEARCHED_CHARS: Final = 200  # at the start of a text of a row
@@ -99,7 +99,9 @@ class Query(Generic[Row]):
         try:
             node = parse(text)
             if splits:
-                self.words, node = _split_words(node)
+                parts = node.parts if isinstance(node, All) else (node,)
+                self.words = tuple(part.text for part in parts if isinstance(part, Word))
+                node = All(tuple(part for part in parts if not isinstance(part, Word)))
             self.has_rest = node != All()
             self._matches = compile_query(
                 node,
@@ -173,13 +175,6 @@ def word_test(text_of: Callable[[Row], str]) -> WordTest[Row]:
         return lambda row: folded in text_of(row)
 
     return test
-
-
-def _split_words(node: Node) -> tuple[tuple[str, ...], Node]:
-    """Return the words that every row must contain, and the rest of a query."""
-    parts = node.parts if isinstance(node, All) else (node,)
-    words = tuple(part.text for part in parts if isinstance(part, Word))
-    return words, All(tuple(part for part in parts if not isinstance(part, Word)))
 
 
 def quoted(value: str) -> str:

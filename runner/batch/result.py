@@ -208,7 +208,10 @@ class BatchStats:
         self._n_lost = 0
 
     def add(self, record: EpisodeRecord) -> None:
-        self.episodes.append(_summary(record))
+        error, fields = record.error, shared_fields(record, EpisodeSummary)
+        fields["error"] = f"{error.type}: {error.message}" if error else None
+        fields["models"] = join_models(record.model, record.models)
+        self.episodes.append(EpisodeSummary(**fields, error_type=error.type if error else None))
         self.add_answers(record)
         for sums in self._sums(record):
             sums.add(record)
@@ -302,13 +305,6 @@ class BatchStats:
             problems=self.problems,
             workers=self.workers,
         )
-
-
-def _summary(record: EpisodeRecord) -> EpisodeSummary:
-    error, fields = record.error, shared_fields(record, EpisodeSummary)
-    fields["error"] = f"{error.type}: {error.message}" if error else None
-    fields["models"] = join_models(record.model, record.models)
-    return EpisodeSummary(**fields, error_type=error.type if error else None)
 
 
 def is_left(outcome: Outcome, error_type: str | None) -> bool:

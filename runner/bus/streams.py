@@ -161,15 +161,11 @@ async def _ensure(js: JetStreamContext, target: StreamConfig) -> None:
     except NotFoundError:
         await js.add_stream(target)
         return
-    if not _matches(info.config, target):
-        await js.update_stream(target)
-
-
-def _matches(config: StreamConfig, target: StreamConfig) -> bool:
     # The server adds defaults, so only the fields that are set here are compared.
     names = ("subjects", "retention", "storage", "discard", "max_age", "max_bytes", "max_msgs", "duplicate_window")
     targets = {name: getattr(target, name) for name in names if getattr(target, name) is not None}
-    return all(_comparable(getattr(config, name)) == _comparable(value) for name, value in targets.items())
+    if any(_comparable(getattr(info.config, name)) != _comparable(value) for name, value in targets.items()):
+        await js.update_stream(target)
 
 
 def _comparable(value: object) -> object:

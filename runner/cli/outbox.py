@@ -45,7 +45,11 @@ def main_outbox(argv: Sequence[str]) -> int:
         is_queued = options.retry is None or _retry(outbox, options.retry)
         if options.send_history:
             is_queued = _send_history(outbox, egress) and is_queued
-        _report(_sinks(outbox, egress), outbox.dead_letters(), as_json=options.json)
+        sinks = {
+            sink: SinkReport(configured=sink in (LOCAL, egress), **msgspec.structs.asdict(counts))
+            for sink, counts in outbox.counts().items()
+        }
+        _report(sinks, outbox.dead_letters(), as_json=options.json)
     return 0 if is_queued else 1
 
 
@@ -80,13 +84,6 @@ def _send_history(outbox: Outbox, egress: str | None) -> bool:
     n, broker = outbox.send_earlier(egress), broker_name(egress)
     print_stderr(f"{pluralize(n, 'earlier event')} queued for {broker}" if n else f"No earlier event for {broker}")
     return n > 0
-
-
-def _sinks(outbox: Outbox, egress: str | None) -> dict[str, SinkReport]:
-    return {
-        sink: SinkReport(configured=sink in (LOCAL, egress), **msgspec.structs.asdict(counts))
-        for sink, counts in outbox.counts().items()
-    }
 
 
 def _report(sinks: Mapping[str, SinkReport], letters: Sequence[DeadLetter], *, as_json: bool) -> None:

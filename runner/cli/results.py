@@ -230,14 +230,10 @@ def print_results(
     ]
     if cells:
         print_table(f"Results{counted}", ("environment", "agent", "model", *columns, *USAGE_COLUMNS), cells)
-    _print_measured(rows)
-
-
-def _print_measured(rows: Sequence[ResultRow]) -> None:
-    columns = {"time": [row.time_text or "-" for row in rows], "GPU per episode": list(map(_gpu_cell, rows))}
-    known = {title: cells for title, cells in columns.items() if set(cells) != {"-"}}
+    measured = {"time": [row.time_text or "-" for row in rows], "GPU per episode": list(map(_gpu_cell, rows))}
+    known = {title: texts for title, texts in measured.items() if set(texts) != {"-"}}
     if rows and known:
-        cells = [(*name, *measured) for name, *measured in zip(map(_names, rows), *known.values(), strict=True)]
+        cells = [(*name, *texts) for name, *texts in zip(map(_names, rows), *known.values(), strict=True)]
         print_table("Time and GPUs", ("environment", "agent", "model", *known), cells)
 
 

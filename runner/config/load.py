@@ -256,7 +256,10 @@ def _violations(profile: Profile) -> Iterator[str]:
     ]
     yield from _duplicates(entries, "name")
     yield from _duplicates(entries, "port")
-    yield from _invalid_variables(entries)
+    for path, entry in entries:
+        for name in entry.env if isinstance(entry, EnvironmentEntry) else ():
+            if not _VARIABLE_NAME.fullmatch(name):
+                yield f"{path}.env.{name}: expected a variable's name: letters, digits and _, no digit first"
     yield from _invalid_urls(profile, entries)
     yield from _inconsistencies(profile)
 
@@ -269,13 +272,6 @@ def _duplicates(entries: _Entries, key: str) -> Iterator[str]:
         if given is not None and (other := first.setdefault(given, path)) != path:
             same = f"{key} {value}" if key == "port" else key
             yield f"{path}.{key}: duplicate {same}; {other} has the same {key}"
-
-
-def _invalid_variables(entries: _Entries) -> Iterator[str]:
-    for path, entry in entries:
-        for name in entry.env if isinstance(entry, EnvironmentEntry) else ():
-            if not _VARIABLE_NAME.fullmatch(name):
-                yield f"{path}.env.{name}: expected a variable's name: letters, digits and _, no digit first"
 
 
 def _invalid_urls(profile: Profile, entries: _Entries) -> Iterator[str]:

@@ -227,7 +227,11 @@ class AgentSettings(_Section, frozen=True):
             *(entry.name or _host(entry.url) or "endpoint" for entry in self.endpoints),
             *([] if self.local_fallback is None else [FALLBACK]),
         ]
-        return _unique([one_line(name, 80) for name in names])
+        unique: list[str] = []
+        for name in (one_line(name, 80) for name in names):
+            numbered = (f"{name}-{number}" if number > 1 else name for number in count(1))
+            unique.append(next(each for each in numbered if each not in unique))
+        return tuple(unique)
 
     @property
     def key_names(self) -> frozenset[str]:
@@ -407,11 +411,3 @@ def _host(url: str) -> str | None:
         return urlsplit(url).hostname
     except ValueError:  # the URL is not valid, which is reported as such
         return None
-
-
-def _unique(names: list[str]) -> tuple[str, ...]:
-    unique: list[str] = []
-    for name in names:
-        numbered = (f"{name}-{number}" if number > 1 else name for number in count(1))
-        unique.append(next(each for each in numbered if each not in unique))
-    return tuple(unique)

@@ -207,16 +207,11 @@ class WordleOracle:
             return OPENING
         if len(self._candidates) <= 2:
             return self._candidates[0]
-        return max(
-            self._sample_guesses(), key=lambda guess: len({self._marking(guess, word) for word in self._candidates})
-        )
-
-    def _sample_guesses(self) -> list[str]:
-        # candidates come first, so that a candidate wins a tie
         n_guesses = MARKINGS_PER_GUESS // len(self._candidates)
-        candidates = self._random.sample(self._candidates, min(n_guesses, len(self._candidates)))
-        others = self._random.sample(self._words, min(n_guesses - len(candidates), len(self._words)))
-        return candidates + others
+        guesses = self._random.sample(self._candidates, min(n_guesses, len(self._candidates)))
+        guesses += self._random.sample(self._words, min(n_guesses - len(guesses), len(self._words)))
+        # candidates come first, so that a candidate wins a tie
+        return max(guesses, key=lambda guess: len({self._marking(guess, word) for word in self._candidates}))
 
 
 def _draw(history: Sequence[tuple[str, str]], n_tries: int) -> Cells:

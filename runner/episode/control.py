@@ -88,7 +88,11 @@ class EpisodeControl:
                     on_wait()
                 await wake.wait()
             finally:
-                self._end_wait()
+                with self._lock:
+                    self._wake = None
+                    if self._waiting_since is not None:
+                        self._paused_s += self._clock.monotonic() - self._waiting_since
+                        self._waiting_since = None
         if waited:
             on_resume()
         return not self._cancel_outcome
@@ -104,10 +108,3 @@ class EpisodeControl:
             self._wake = (asyncio.get_running_loop(), event)
             self._waiting_since = self._clock.monotonic()
             return event
-
-    def _end_wait(self) -> None:
-        with self._lock:
-            self._wake = None
-            if self._waiting_since is not None:
-                self._paused_s += self._clock.monotonic() - self._waiting_since
-                self._waiting_since = None

@@ -181,7 +181,9 @@ class TokenStream:
 
     def flush(self) -> None:
         for deltas in self._pending.values():
-            self._emit(self._step, _merge(deltas))
+            tool = next((delta.tool for delta in deltas if delta.tool), "")
+            text, n = "".join(delta.text for delta in deltas), sum(delta.n for delta in deltas)
+            self._emit(self._step, msgspec.structs.replace(deltas[0], text=text, tool=tool, n=n))
             self._has_emitted = True
         self._pending.clear()
         self._last_emit = self._now()
@@ -197,12 +199,6 @@ class TokenStream:
         if self._has_emitted or delta.failure is not None:
             self._emit(self._step, msgspec.structs.replace(delta, restart=self._has_emitted))
         self._has_emitted = False
-
-
-def _merge(deltas: list[StreamDelta]) -> StreamDelta:
-    tool = next((delta.tool for delta in deltas if delta.tool), "")
-    text, n = "".join(delta.text for delta in deltas), sum(delta.n for delta in deltas)
-    return msgspec.structs.replace(deltas[0], text=text, tool=tool, n=n)
 
 
 def _ignore(*values: object) -> None:

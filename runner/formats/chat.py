@@ -210,6 +210,9 @@ def decode_result(value: object, place: Place) -> Iterator[Draft]:
     add_messages(transcript, fields.get("prompt"), "user")
     add_messages(transcript, fields.get("completion"), "assistant")
     total_ms = number_of(fields.get("total_ms", as_dict(fields.get("timing")).get("total_ms")))
+    columns = {**as_dict(fields.get("metrics")), **fields}
+    rubric = {name: value for name, value in columns.items() if name not in _COLUMNS and type(value) in (int, float)}
+    answer = as_text(fields.get("answer"))[:1_000]
     yield Draft(
         transcript=transcript,
         env="" if task == "default" else task,
@@ -218,15 +221,8 @@ def decode_result(value: object, place: Place) -> Iterator[Draft]:
         duration_s=None if total_ms is None else total_ms / 1000,
         outcome=Outcome.TRUNCATED if fields.get("is_truncated") is True else None,
         reward=number_of(fields.get("reward")),
-        evaluation=_evaluation(fields),
+        evaluation=rubric | ({"answer": answer} if answer else {}) or None,
     )
-
-
-def _evaluation(fields: dict[str, Any]) -> dict[str, Any] | None:
-    columns = {**as_dict(fields.get("metrics")), **fields}
-    rubric = {name: value for name, value in columns.items() if name not in _COLUMNS and type(value) in (int, float)}
-    answer = as_text(fields.get("answer"))[:1_000]
-    return rubric | ({"answer": answer} if answer else {}) or None
 
 
 MESSAGES = Format(

@@ -261,7 +261,9 @@ class EventParser:
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
-            ended = self._end_event() if self._is_complete() else None
+            data = self._data  # some servers end each event with one newline, so this line may start another one
+            is_whole = len(data) == 1 and data[0].endswith(b"}") and isinstance(decode_json(data[0]), dict)
+            ended = self._end_event() if is_whole else None
             self._data.append(value)
             return ended
         if name == b"event":
@@ -269,11 +271,6 @@ class EventParser:
         elif name == b"error" and value.strip():
             return _error(value.strip())
         return None
-
-    def _is_complete(self) -> bool:
-        """Return whether the next line of data starts an event, because some servers end each with one newline."""
-        data = self._data
-        return len(data) == 1 and data[0].endswith(b"}") and isinstance(decode_json(data[0]), dict)
 
     def _end_event(self) -> bytes | None:
         data, type = b"\n".join(self._data), self._type

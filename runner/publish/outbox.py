@@ -252,16 +252,12 @@ class Outbox:
             with self.index.database.transaction(LOCK_TIMEOUT_S) as connection:
                 connection.executemany("DELETE FROM unannounced WHERE n = ? AND episode_id = ?", found)
         if self._generation != (generation := self.database.generation):
-            self._complete()
+            with self._transaction() as connection:  # it was made again, or replaced by an older copy
+                connection.execute(_ADD_MISSED)
+            if self._generation:
+                self._generation = self.database.generation
+                self.register_sinks(*self._sinks)
             self._generation = generation
-
-    def _complete(self) -> None:
-        """Add what an outbox lacks that was made again, or replaced by an older copy."""
-        with self._transaction() as connection:
-            connection.execute(_ADD_MISSED)
-        if self._generation:
-            self._generation = self.database.generation
-            self.register_sinks(*self._sinks)
 
     def add(self, *events: OutboxEvent) -> int:
         """Add events for every sink, except those whose id was added before; returns the number of new events."""

@@ -39,7 +39,6 @@ from runner.util.clock import new_ulid
 
 if TYPE_CHECKING:
     from agentgym_tui.sessions.library import FileExporter
-    from runner.formats.export import Manifest
     from runner.formats.format import Format
     from runner.node.retention import CleanUpAction, PruneReport
     from runner.types.notes import Note
@@ -215,7 +214,10 @@ class ExportForm(Form[None]):
                 self.report((first, "good" if audit.n_trainable else "warn"), *((text, "plain") for text in others))
             else:
                 manifest = await self._exporter.export(job)
-                self.report(*_manifest_rows(manifest, masked_line(str(job.path), MAX_PATH)))
+                size = format_size(sum(file.bytes for file in manifest.files))
+                written = f"✓ {pluralize(manifest.n_written, 'episode')} as {manifest.format_version}, {size}"
+                left_out: list[Row] = [(f"{n:,} left out: {reason}", "warn") for reason, n in manifest.left_out.items()]
+                self.report((f"{written}: {masked_line(str(job.path), MAX_PATH)}", "good"), *left_out)
         except RunnerError as exc:
             self.report((f"✗ {masked_rows(str(exc))}", "bad"))
         finally:
@@ -226,13 +228,6 @@ class ExportForm(Form[None]):
             verb = "reading" if self._is_audit else "writing"
             n_all = pluralize(len(self._ids), "episode")
             self.report((f"{verb} {self._job.n_done:,} of {n_all} …", "accent"))
-
-
-def _manifest_rows(manifest: Manifest, path: str) -> list[Row]:
-    size = format_size(sum(file.bytes for file in manifest.files))
-    written = f"✓ {pluralize(manifest.n_written, 'episode')} as {manifest.format_version}, {size}: {path}"
-    left_out: list[Row] = [(f"{n:,} left out: {reason}", "warn") for reason, n in manifest.left_out.items()]
-    return [(written, "good"), *left_out]
 
 
 # Tags and notes.

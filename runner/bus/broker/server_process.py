@@ -108,7 +108,8 @@ class StoreLock:
         deadline = time.monotonic() + timeout_s
         while not try_lock(self.descriptor):
             if time.monotonic() > deadline:
-                holder = _holder(self.descriptor)
+                pids = os.pread(self.descriptor, 64, 0).decode(errors="replace").split()
+                holder = next((pid for pid in pids if _is_running(pid)), "unknown")
                 os.close(self.descriptor)
                 raise BusError("other", f"{path.parent} is in use by process {holder}; stop that process first")
             time.sleep(_LOCK_POLL_S)
@@ -121,11 +122,6 @@ class StoreLock:
     def release(self) -> None:
         """Release the lock of this process; the server keeps it until it ends."""
         os.close(self.descriptor)
-
-
-def _holder(descriptor: int) -> str:
-    pids = os.pread(descriptor, 64, 0).decode(errors="replace").split()
-    return next((pid for pid in pids if _is_running(pid)), "unknown")
 
 
 def _is_running(pid: str) -> bool:

@@ -140,7 +140,10 @@ def scenario_problem(env: str, catalog: ScenarioCatalog) -> str | None:
     name = find(ENVS, env).name
     if name in (OFFLINE, *catalog.scenarios) or not catalog.is_complete:
         return None
-    return f"ARE has no scenario {name.partition(':')[2]!r}. {_suggestion(name, catalog)}"
+    known = [*catalog.scenarios, OFFLINE]
+    closest = closest_name(name, known) or closest_name(name.replace(":", ":scenario_"), known)
+    question = f"Did you mean {closest}? " if closest else ""
+    return f"ARE has no scenario {name.partition(':')[2]!r}. {question}Scenarios: {', '.join(known)}"
 
 
 def check_scenario(env: str, settings: ARESettings) -> None:
@@ -151,10 +154,3 @@ def check_scenario(env: str, settings: ARESettings) -> None:
 
 def is_offline(name: str) -> bool:
     return name.partition(":")[2] in OFFLINE_SCENARIOS
-
-
-def _suggestion(name: str, catalog: ScenarioCatalog) -> str:
-    known = [*catalog.scenarios, OFFLINE]
-    closest = closest_name(name, known) or closest_name(name.replace(":", ":scenario_"), known)
-    question = f"Did you mean {closest}? " if closest else ""
-    return f"{question}Scenarios: {', '.join(known)}"

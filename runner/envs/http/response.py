@@ -70,7 +70,10 @@ def decode_response(request: ServerRequest, response: ServerResponse) -> object:
     try:
         payload: object = msgspec.json.decode(response.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
-        problem = f"returned {_describe(response)}, which is not JSON ({one_line(str(exc), 100)})"
+        # status, size and type only: the text may contain the task's answer
+        kind = one_line(response.content_type.partition(";")[0], 60) or "no declared type"
+        body = f"{len(response.body)} bytes of {kind}" if response.body else "no body"
+        problem = f"returned status {response.status} and {body}, which is not JSON ({one_line(str(exc), 100)})"
         raise request.fault(problem, CHECK_ADDRESS_ADVICE) from None
     if isinstance(payload, dict) and payload.get("error") is not None:
         text = _quote(payload["error"])
@@ -160,13 +163,6 @@ def _type_name(value: object) -> str:
     number = "a number"
     names = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", int: number, float: number}
     return names.get(type(value), "nothing")
-
-
-def _describe(response: ServerResponse) -> str:
-    # status, size and type only: the text may contain the task's answer
-    kind = one_line(response.content_type.partition(";")[0], 60) or "no declared type"
-    body = f"{len(response.body)} bytes of {kind}" if response.body else "no body"
-    return f"status {response.status} and {body}"
 
 
 def _error_text(response: ServerResponse) -> str:

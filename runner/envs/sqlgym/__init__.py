@@ -227,7 +227,9 @@ def evaluate(database: Database, sql: str, gold: str) -> Verdict:
         case ["ready", str()]:
             limit = f"{worker.GOLD_LIMIT_S:.0f} s"
             raise EnvironmentFault(f"The gold query of this task took longer than {limit} or ran out of memory")
-    raise EnvironmentFault(f"SQLGym could not open the database of this task: {_last_line(done.stderr)}")
+    lines = done.stderr.decode("utf-8", "replace").split("\n")
+    last = next((line[:200] for line in reversed(lines) if line), "no error output")
+    raise EnvironmentFault(f"SQLGym could not open the database of this task: {last}")
 
 
 def _run(request: bytes) -> subprocess.CompletedProcess[bytes]:
@@ -239,11 +241,6 @@ def _run(request: bytes) -> subprocess.CompletedProcess[bytes]:
             )
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise EnvironmentFault(f"SQLGym could not run a query: {type(exc).__name__}") from exc
-
-
-def _last_line(stderr: bytes) -> str:
-    lines = stderr.decode("utf-8", "replace").split("\n")
-    return next((line[:200] for line in reversed(lines) if line), "no error output")
 
 
 _QUERY = command(

@@ -203,7 +203,9 @@ class TextCraft(EmbeddedEnvironment):
             amounts = parse_ingredients(ingredients)
         except IngredientFormatError as exc:
             return f"Wrong item format: {exc}", 0.0, False
-        too_few = f"Could not find enough items to craft {self._missing_name(output)}", 0.0, False
+        # AgentGym prints the item id, which a tag does not have
+        is_quirk = self.mode == "compat" and output in self._table.tags
+        too_few = f"Could not find enough items to craft {'None' if is_quirk else f'minecraft:{output}'}", 0.0, False
         if not has_items(self._table, self.inventory, amounts):
             return too_few
         recipe = matching_recipe(self._table, output, amounts)
@@ -214,11 +216,6 @@ class TextCraft(EmbeddedEnvironment):
         apply_crafting(self.inventory, amounts, output, recipe.count)
         done = output == self._task.goal
         return f"Crafted {recipe.count} minecraft:{output}", float(done), done
-
-    def _missing_name(self, output: str) -> str:
-        # AgentGym prints the item id, which a tag does not have
-        is_quirk = self.mode == "compat" and output in self._table.tags
-        return "None" if is_quirk else f"minecraft:{output}"
 
     def _recipe_name(self, count: int, output: str) -> str:
         # AgentGym prints the dataclass of the output

@@ -153,7 +153,9 @@ class ListingPlanner:
         rows = _RECIPE.findall(observation)
         self._recipes, self._inventory = {}, {}
         for count, output, ingredients in rows[:MAX_RECIPES]:
-            recipe = Recipe(item_id(output), int(count), tuple(_amounts(ingredients)))
+            matches = map(_AMOUNT.fullmatch, ingredients.split(", "))
+            amounts = tuple((item_id(match[2]), int(match[1])) for match in matches if match)
+            recipe = Recipe(item_id(output), int(count), amounts)
             self._recipes.setdefault(recipe.output, []).append(recipe)
         self._goal = item_id(goal[1]) if goal else ""
         if self._goal not in self._recipes or len(rows) > MAX_RECIPES:
@@ -196,8 +198,3 @@ class ListingPlanner:
             self._planner = TextCraftOracle(table, self._goal, self._inventory)
         except (ValueError, RecursionError) as exc:
             raise AgentFault(f"The oracle cannot plan with the listed crafting commands: {exc}") from exc
-
-
-def _amounts(text: str) -> Amounts:
-    matches = map(_AMOUNT.fullmatch, text.split(", "))
-    return [(item_id(match[2]), int(match[1])) for match in matches if match]

@@ -161,7 +161,9 @@ def select_recipes(source: RecipeFile) -> RecipeTable:
     makers = {
         tag: [recipe for item in members for recipe in chosen.get(item, ())] for tag, members in source.generics.items()
     }
-    return RecipeTable(chosen, source.generics, makers, _names(source))
+    names = {name for _, _, ingredients in source.recipes for places in ingredients for name in places.split("|")}
+    names |= {output for output, _, _ in source.recipes}
+    return RecipeTable(chosen, source.generics, makers, names)
 
 
 def _closes_a_cycle(
@@ -175,11 +177,6 @@ def _closes_a_cycle(
         visited |= new
         pending.extend(new)
     return recipe.output in visited
-
-
-def _names(source: RecipeFile) -> set[str]:
-    names = {name for _, _, ingredients in source.recipes for places in ingredients for name in places.split("|")}
-    return names.union(output for output, _, _ in source.recipes)
 
 
 def _alternatives(row: tuple[str, int, dict[str, int]]) -> Iterator[Recipe]:
