@@ -44,7 +44,6 @@ MIN_OPEN_FILES = 32
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
     if args.command is None:

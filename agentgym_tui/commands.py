@@ -177,8 +177,6 @@ class Command(NamedTuple):
 
 
 class ScreenSpec(NamedTuple):
-    """A screen that the user selects by a key."""
-
     id: str  # also the name of its mode, and what the UI state remembers
     key: str
     title: str

@@ -244,6 +244,5 @@ class RedrawThrottle:
 
     @property
     def wait_s(self) -> float:
-        """Seconds to wait before the next redraw."""
         interval = min(max(MIN_INTERVAL_S, CPU_TIME_FACTOR * (self._cpu_time() - self._cpu_time_s)), MAX_INTERVAL_S)
         return max(self._drawn_at + interval - self._now(), 0.0)

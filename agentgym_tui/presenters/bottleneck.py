@@ -23,8 +23,6 @@ LIMIT_REACHED: Final = 0.95  # part of the requests per minute from which the li
 
 
 class Spread(NamedTuple):
-    """Of durations."""
-
     median_s: float
     p95_s: float
 

@@ -386,7 +386,6 @@ class SpanRows:
 
 
 def trace_legend(width: int) -> Line:
-    """Return which color each kind of span has."""
     cells = [cell for name in (*_LEGEND, "agent") for cell in (Cell("█ ", _TONES[name]), Cell(f"{name} ", "dim"))]
     return cut_line([*cells, Cell("✗ ", "bad"), Cell("failed", "dim")], width)
 

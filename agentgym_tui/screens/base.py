@@ -143,11 +143,9 @@ class ConsoleScreen(Screen[ScreenResultType]):
                 lines.show()
 
     def selected_run(self) -> str:
-        """Return the id of the selected battery or batch."""
         return ""
 
     def selected_env(self) -> str:
-        """Return the selected environment."""
         return ""
 
     def query_fields(self) -> list[Field]:

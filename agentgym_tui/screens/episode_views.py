@@ -57,8 +57,6 @@ _NOTE_WIDTH: Final = 120  # columns of the note right of the tabs
 
 
 class ShownEpisode(NamedTuple):
-    """What the views of an episode show."""
-
     key: str = ""
     loaded: LoadedEpisode | None = None
     failure: str = ""  # why the episode could not be loaded, untrusted text
@@ -113,8 +111,6 @@ class EpisodeContent:
 
 
 class StepTranscript(EpisodeContent):
-    """The messages and actions of the selected step."""
-
     shows_step = True
 
     def __init__(self, id: str) -> None:
@@ -284,8 +280,6 @@ class EpisodeWorld(EpisodeContent):
 
 
 class EpisodeTrace(EpisodeContent):
-    """The spans of the episode."""
-
     def __init__(self, id: str) -> None:
         self._waterfall = EpisodeWaterfall(id=id)
         super().__init__(self._waterfall)
@@ -370,8 +364,6 @@ class EpisodeEvaluation(EpisodeContent):
 
 
 class EpisodeView(NamedTuple):
-    """A view of an episode: a tab."""
-
     id: str
     title: str
     command: str  # id of the command whose key selects the tab; its action is ``tab('ID')``
@@ -393,8 +385,6 @@ EPISODE_VIEWS: Final = Registry(
 
 
 class EpisodeTabs(Vertical):
-    """The tab bar of an episode and the content of the selected tab."""
-
     class TabShown(Message):
         """Another tab is shown."""
 

@@ -97,7 +97,6 @@ class LineBrowser(SessionScreen):
 
     @property
     def entry(self) -> LogEntry | None:
-        """The selected line; None if there is none."""
         raise NotImplementedError
 
     def go_to(self, text: str) -> None:

@@ -173,8 +173,6 @@ class TracePane(LivePane):
 
 
 class TranscriptPane(LivePane):
-    """The transcript of the selected step."""
-
     def __init__(self, ui_state: UiState) -> None:
         self.transcript = Transcript(id="transcript")
         super().__init__(self.transcript)
@@ -215,8 +213,6 @@ class WorldPane(LivePane):
 
 
 class RewardsPane(LivePane):
-    """The rewards of one environment's episodes."""
-
     def __init__(self, ui_state: UiState) -> None:
         self.plot = RewardPlot(id="rewards")
         super().__init__(self.plot)
@@ -286,7 +282,6 @@ PaneType = TypeVar("PaneType", bound=LivePane)
 
 
 def live_shares() -> list[Share]:
-    """Return the adjustable sizes of the sides and of all panes."""
     return [*SIDE_SHARES, *(share for spec in LIVE_PANES for share in spec.shares)]
 
 
@@ -680,16 +675,13 @@ class LiveScreen(SessionScreen):
             self._loaded = loaded
             self.draw(self.session.store)
 
-    def _status_lines(self, width: int) -> Sequence[Line]:
-        store, room = self.session.store, max(width - len(_INDENT.text), 0)
+    def _show_status(self) -> None:
+        store, room = self.session.store, max(self.size.width - LIST_MARGIN - len(_INDENT.text), 0)
         max_cause_lines = _MAX_REASON_LINES if self._episode else 0  # else the welcome text shows it
         view = MachineView(store, keymap_of(self.app).key, self.session.read_only)
         problem = machine_summary(view, min(room // 2, 80))
         first, *more = status_lines(store, self.session.title, room, max_cause_lines=max_cause_lines, problem=problem)
-        return [[*_TITLE, *first], *([_INDENT, *each] for each in more)]
-
-    def _show_status(self) -> None:
-        lines = self._status_lines(self.size.width - LIST_MARGIN)
+        lines = [[*_TITLE, *first], *([_INDENT, *each] for each in more)]
         self._status.styles.height = len(lines)
         self._status.show(lambda width: lines)
 

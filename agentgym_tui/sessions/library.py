@@ -424,7 +424,6 @@ def parsed(query: str) -> Node | None:
 
 
 def text_values_of(query: str) -> list[tuple[str, bool]]:
-    """Return the values of ``text`` in a query, and whether each is in quotation marks."""
     from runner.query.episodes import text_values
 
     node = parsed(query) if "text" in query.lower() else None  # most queries have none

@@ -126,8 +126,6 @@ def picture_of(world: object) -> bytes:
 
 
 class StreamingToolCall(msgspec.Struct, frozen=True):
-    """The received part of a tool call in an answer."""
-
     number: int  # place among the tool calls of the answer
     tool: str = ""
     arguments: str = ""  # the end of the received JSON text
@@ -214,8 +212,6 @@ class Spans:
 
 
 class Episode(msgspec.Struct):
-    """A running or ended episode."""
-
     episode_id: str
     batch_id: str
     env: str

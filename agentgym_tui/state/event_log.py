@@ -112,8 +112,6 @@ LogEntry: TypeAlias = EventMessage | LogNotice
 
 
 class EventQuery(msgspec.Struct, frozen=True):
-    """Query for messages of a bus."""
-
     patterns: tuple[str, ...] = ALL_SUBJECTS
     start: HistoryStart = "now"
     episode: str = ""  # that each message must contain; "" for all messages

@@ -53,8 +53,6 @@ class EnvironmentState(msgspec.Struct):
 
 
 class RewardPoint(NamedTuple):
-    """Reward of a finished episode."""
-
     episode_id: str
     reward: float | None
     success: bool | None  # None if it is not known; then it is in no rate
@@ -193,8 +191,6 @@ class Failover(NamedTuple):
 
 
 class RecentStep(msgspec.Struct, frozen=True, gc=False):
-    """What counts of a step, of all batches."""
-
     seen_s: float  # by the console's monotonic clock
     batch_id: str
     phases: Phases | None

@@ -31,7 +31,6 @@ from runner.types import (
 )
 
 AGENT: Final = "agentgym"
-"""Name of the agent."""
 CHECKOUT_VARIABLE: Final = "AGENTENV_PATH"
 """Environment variable with the folder of a checkout of AgentGym."""
 TWO_ACTIONS: Final = "Error: Only one 'Action' is allowed per response. Please adjust your response."

@@ -62,9 +62,6 @@ class BudgetWatch:
             self._last_error = one_line(mask(text), MAX_ERROR_CHARS)
         elif record.outcome not in UNFINISHED:
             self._n_errors = 0
-        return self._reached()
-
-    def _reached(self) -> str | None:
         budget = self.budget
         if budget.cost is not None and self._cost >= budget.cost:
             unpriced = f", without {pluralize(self._n_unpriced, 'episode')} that had answers without a price"

@@ -10,7 +10,7 @@ import msgspec
 
 from runner import plugins
 from runner.config import ARESettings, EnvironmentEntry, Profile
-from runner.envs.are.catalog import OFFLINE, ScenarioCatalog, is_are, read_catalog, scenario_problem
+from runner.envs.are.catalog import OFFLINE, is_are, read_catalog, scenario_problem
 from runner.envs.base import data_label_of, missing_data
 from runner.envs.http.server import NOT_LISTENING, ServerAddress, ServerState
 from runner.envs.names import server_problem
@@ -111,24 +111,20 @@ def availability_of(entry: EnvironmentEntry, state: ServerState | None, are: ARE
 
 def embedded_availability(env: str, are: ARESettings = DEFAULT_ARE) -> Availability:
     if is_are(env):
-        return _are_availability(env, read_catalog(are))
+        catalog = read_catalog(are)
+        label, problem = data_label_of(env, os.environ), scenario_problem(env, catalog)
+        if problem is None:
+            one = f"{catalog.title}, 1 of {len(catalog.scenarios)} scenarios"
+            note = catalog.summary if env.lower() == OFFLINE else one
+            return Availability(status="embedded", data_label=label, note=note)
+        cause = problem if catalog.installed else catalog.summary
+        return Availability(status="down", data_label=label, cause=cause, playable=False)
     if not plugins.is_built_in(plugins.ENVS, env):
         return Availability(status="embedded")
     label, missing = data_label_of(env, os.environ), missing_data(env, os.environ)
     if missing is not None:
         return Availability(status="down", data_label=label, cause=missing, playable=False)
     return Availability(status="embedded", data_label=label)
-
-
-def _are_availability(env: str, catalog: ScenarioCatalog) -> Availability:
-    label, problem = data_label_of(env, os.environ), scenario_problem(env, catalog)
-    if problem is None:
-        note = (
-            catalog.summary if env.lower() == OFFLINE else f"{catalog.title}, 1 of {len(catalog.scenarios)} scenarios"
-        )
-        return Availability(status="embedded", data_label=label, note=note)
-    cause = problem if catalog.installed else catalog.summary
-    return Availability(status="down", data_label=label, cause=cause, playable=False)
 
 
 def _without_server(env: str, state: ServerState, reason: str, are: ARESettings) -> Availability:

@@ -205,14 +205,11 @@ def _make(env_id: str, *, render_text: bool) -> Any:  # noqa: ANN401
     with catch_foreign(errors.append):
         return gymnasium.make(env_id, disable_env_checker=True, render_mode="ansi" if render_text else None)
     reason = one_line(f"{type(errors[0]).__name__}: {errors[0]}").rstrip(".?")
-    hint = "" if env_id in gymnasium.registry else f" {_suggest_id(env_id, gymnasium.registry)}"
-    raise ConfigError(f"Gymnasium cannot make {env_id!r}: {reason}.{hint}") from errors[0]
-
-
-def _suggest_id(env_id: str, registered: Any) -> str:  # noqa: ANN401 - Gymnasium's registry
-    matches = difflib.get_close_matches(env_id, list(map(str, registered)), n=1, cutoff=0.6)
+    matches = difflib.get_close_matches(env_id, list(map(str, gymnasium.registry)), n=1, cutoff=0.6)
     command = "python -c 'import gymnasium; gymnasium.pprint_registry()'"
-    return f"Did you mean gymnasium:{matches[0]}?" if matches else f"To list the registered ids: {command}"
+    hint = f" Did you mean gymnasium:{matches[0]}?" if matches else f" To list the registered ids: {command}"
+    hint = "" if env_id in gymnasium.registry else hint
+    raise ConfigError(f"Gymnasium cannot make {env_id!r}: {reason}.{hint}") from errors[0]
 
 
 def _no_codec(env_id: str, reason: str) -> ConfigError:

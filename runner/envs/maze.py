@@ -7,7 +7,6 @@ The grid, texts and quirks are those of AgentGym's ``agentenv-lmrlgym/agentenv_l
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from functools import cache
 from typing import ClassVar, TypeAlias
 
@@ -83,7 +82,12 @@ class Maze(EmbeddedEnvironment):
         return MazeOracle(self)
 
     def render_cells(self) -> Cells:
-        return _draw(self._walked)
+        marks = {**dict.fromkeys(self._walked, _WALKED), GOAL: _GOAL, self._walked[-1]: _AGENT}
+        rows = [
+            merge_runs(marks.get((row, column), _WALL if char == "#" else _FREE) for column, char in enumerate(line))
+            for row, line in enumerate(GRID)
+        ]
+        return Cells([*rows, (), _LEGEND])
 
     def _reset(self, task_index: int) -> str:
         self.position = STARTS[task_index]
@@ -150,12 +154,3 @@ def _walls(position: Position) -> str:
     if len(walls) == 1:
         return f"There is a wall {walls[0]}."
     return f"There are walls {', '.join(walls)}."
-
-
-def _draw(walked: Sequence[Position]) -> Cells:
-    marks = {**dict.fromkeys(walked, _WALKED), GOAL: _GOAL, walked[-1]: _AGENT}
-    rows = [
-        merge_runs(marks.get((row, column), _WALL if char == "#" else _FREE) for column, char in enumerate(line))
-        for row, line in enumerate(GRID)
-    ]
-    return Cells([*rows, (), _LEGEND])

@@ -36,7 +36,6 @@ SERVER_NAMES: dict[ServerKind, str] = {
     "unknown": "unknown server",
     "wrong": "wrong server",
 }
-"""Display name of each kind of server."""
 _MOUNTED: Final = ("maze", "wordle")
 """Environments that AgentGym's LMRL-Gym server mounts below its root; AgentGym's clients take the URL of the mount."""
 

@@ -160,7 +160,15 @@ class Wordle(EmbeddedEnvironment):
         return WordleOracle(self.words, self.marking, self.history, seed)
 
     def render_cells(self) -> Cells:
-        return _draw(self.history, self._tries)
+        tiles = [tuple(_tile(*pair) for pair in zip(*guess, strict=True)) for guess in self.history]
+        blank = [(CellRun(" · " * 5, "dim"),)] * (MAX_GUESSES - self._tries)
+        invalid = [(CellRun("invalid word".ljust(15), "red"),)] * (self._tries - len(self.history))
+        known: dict[str, str] = {}
+        for guess, marks in self.history:
+            for letter, mark in zip(guess, marks, strict=True):
+                known[letter] = max(mark, known.get(letter, "b"), key="byg".index)
+        keys = [(CellRun("  " * number), *(_key(key, known) for key in row)) for number, row in enumerate(_KEYBOARD)]
+        return Cells([*tiles, *invalid, *blank, (), *keys, (), _TILE_LEGEND])
 
     def _reset(self, task_index: int) -> str:
         self.history = []
@@ -212,20 +220,6 @@ class WordleOracle:
         guesses += self._random.sample(self._words, min(n_guesses - len(guesses), len(self._words)))
         # candidates come first, so that a candidate wins a tie
         return max(guesses, key=lambda guess: len({self._marking(guess, word) for word in self._candidates}))
-
-
-def _draw(history: Sequence[tuple[str, str]], n_tries: int) -> Cells:
-    """Return the picture; ``n_tries`` counts all guesses, ``history`` has the valid ones with their marks."""
-    n_invalid = n_tries - len(history)
-    tiles = [tuple(_tile(*pair) for pair in zip(*guess, strict=True)) for guess in history]
-    blank = [(CellRun(" · " * 5, "dim"),)] * (MAX_GUESSES - n_tries)
-    invalid = [(CellRun("invalid word".ljust(15), "red"),)] * n_invalid
-    known: dict[str, str] = {}
-    for guess, marks in history:
-        for letter, mark in zip(guess, marks, strict=True):
-            known[letter] = max(mark, known.get(letter, "b"), key="byg".index)
-    keys = [(CellRun("  " * number), *(_key(key, known) for key in row)) for number, row in enumerate(_KEYBOARD)]
-    return Cells([*tiles, *invalid, *blank, (), *keys, (), _TILE_LEGEND])
 
 
 def _tile(letter: str, mark: str) -> CellRun:

@@ -208,23 +208,16 @@ def _decode_durable(event_type: str, headers: Headers | None, payload: bytes) ->
     try:
         event = _DURABLE[event_type].decode(payload)
     except msgspec.ValidationError:
-        event = _decode_foreign(event_type, payload)
+        # Another field runner may write rounds as 3.0 and success as 1. The original one gives two fields of an episode
+        # other names, and the episode no id.
+        fields = msgspec.json.decode(payload)
+        if event_type == subjects.EPISODE_COMPLETED and isinstance(fields, dict):
+            renamed = {ours: fields[name] for ours, name in _ORIGINAL_NAMES.items() if name in fields}
+            fields = {**renamed, **fields, "episode_id": "" if (known := fields.get("episode_id")) is None else known}
+        event = msgspec.convert(fields, DURABLE_TYPES[event_type], strict=False)
+        if not all(math.isfinite(value) for value in msgspec.structs.astuple(event) if isinstance(value, float)):
+            raise UndecodableMessage("NaN and infinity are not valid") from None  # "nan" is a number here
     return DurableRow(event=event, id=message_id(headers) or derived_id(event), type=event_type)
-
-
-def _decode_foreign(event_type: str, payload: bytes) -> DurableEvent:
-    """Decode an event of another field runner, which may write rounds as 3.0 and success as 1.
-
-    The original field runner gives two fields of an episode other names, and the episode no id.
-    """
-    fields = msgspec.json.decode(payload)
-    if event_type == subjects.EPISODE_COMPLETED and isinstance(fields, dict):
-        renamed = {ours: fields[name] for ours, name in _ORIGINAL_NAMES.items() if name in fields}
-        fields = {**renamed, **fields, "episode_id": "" if (known := fields.get("episode_id")) is None else known}
-    event: DurableEvent = msgspec.convert(fields, DURABLE_TYPES[event_type], strict=False)
-    if not all(math.isfinite(value) for value in msgspec.structs.astuple(event) if isinstance(value, float)):
-        raise UndecodableMessage("NaN and infinity are not valid")  # a text such as "nan" is a number here
-    return event
 
 
 def derived_id(event: DurableEvent) -> str:

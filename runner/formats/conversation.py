@@ -82,17 +82,13 @@ def read_conversation(episode: EpisodeRecord) -> Conversation:
     """Messages of any stored form become valid chat messages."""
     first = episode.timesteps[0].chats if episode.timesteps else []
     opening = [_incoming(message) for message in episode.reset_observation]
-    own_models = (None, _own_model(episode))
-    turns = [_turn(step, is_own=step.model in own_models) for step in episode.timesteps]
-    return Conversation(_system_prompt(first), opening, turns)
-
-
-def _own_model(episode: EpisodeRecord) -> str | None:
-    """Return the name under which the episode's model answered: its own, or the one that its endpoint has for it."""
-    first = [
+    # the model answered under its own name, or the one that its endpoint has for it
+    answered = [
         step.model for step in episode.timesteps if step.model and not skipped_endpoints(step.endpoint, step.warnings)
     ]
-    return episode.model if episode.model in first or not first else first[0]
+    own_models = (None, episode.model if episode.model in answered or not answered else answered[0])
+    turns = [_turn(step, is_own=step.model in own_models) for step in episode.timesteps]
+    return Conversation(_system_prompt(first), opening, turns)
 
 
 def require_steps(episode: EpisodeRecord) -> None:

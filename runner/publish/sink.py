@@ -87,7 +87,6 @@ class SinkConnection:
         return connection.client if connection is not None and connection.connected else None
 
     def wait_changed(self) -> Coroutine[Any, Any, object]:
-        """See ``NatsConnection.wait_changed``."""
         return self._changed.wait()
 
     def publish_denial(self, subject: str) -> str | None:

@@ -161,30 +161,20 @@ def compile_query(
                 part = compiled(node.part)
                 return lambda row: not part(row)
             case Term():
-                return _term_test(node, fields, getter, now, lookups or {})
+                field = check_term(node, fields, now)
+                if field.kind == "lookup":
+                    ids, read_id = find_ids(node, lookups or {}), getter(ID)
+                    return lambda row: read_id(row) in ids
+                test, read = _value_test(node, field, now), getter(field.name)
+
+                def matches(row: Row) -> bool:
+                    value = read(row)
+                    return any(map(test, value)) if isinstance(value, tuple) else test(value)
+
+                return matches
         return _combined([compiled(part) for part in node.parts], is_any=not isinstance(node, All))
 
     return compiled(node)
-
-
-def _term_test(
-    term: Term,
-    fields: Mapping[str, Field],
-    getter: Callable[[str], GetValue[Row]],
-    now: datetime,
-    lookups: Mapping[str, Lookup],
-) -> Matches[Row]:
-    field = check_term(term, fields, now)
-    if field.kind == "lookup":
-        ids, read_id = find_ids(term, lookups), getter(ID)
-        return lambda row: read_id(row) in ids
-    test, read = _value_test(term, field, now), getter(field.name)
-
-    def matches(row: Row) -> bool:
-        value = read(row)
-        return any(map(test, value)) if isinstance(value, tuple) else test(value)
-
-    return matches
 
 
 def _combined(parts: Sequence[Matches[Row]], *, is_any: bool) -> Matches[Row]:

@@ -190,7 +190,6 @@ class EpisodeStore:
         return read_member(archive, read_directory(archive)[member])
 
     def is_archived(self, path: Path) -> bool:
-        """Return whether the archive of its batch has an episode file."""
         return self._is_archived(path, _member_of(path))
 
     def _is_archived(self, path: Path, member: str) -> bool:

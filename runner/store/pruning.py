@@ -108,7 +108,6 @@ def _tokens(store: EpisodeStore, batch_id: str, episode_ids: Collection[str]) ->
 
 
 def _other_files(store: EpisodeStore, batch_id: str, episode_ids: Collection[str]) -> bool:
-    """Return whether a batch has files of other episodes."""
     try:
         names = {name for name in os.listdir(store.runs / batch_id) if name.endswith(".json")}  # noqa: PTH208
     except OSError as exc:

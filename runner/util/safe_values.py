@@ -37,7 +37,6 @@ def plain_value(value: Any) -> PlainValue:  # noqa: ANN401 - dispatches on the e
 
 
 def plain_attributes(attributes: dict[str, Any]) -> dict[str, PlainValue]:
-    """Return the attributes with plain keys and values (see ``plain_value``)."""
     return {plain_text(key): plain_value(value) for key, value in attributes.items()}
 
 

@@ -101,7 +101,6 @@ def _explained(label: str, more: Line, meaning: str, width: int) -> Iterator[Lin
 
 
 def settings_lines(settings: Settings, theme: str, width: int) -> Iterator[Line]:
-    """Yield the settings in use, and how to change them."""
     for label, text in _settings_rows(settings, config_path(os.environ), theme):
         yield from _explained(label, [], text, width)
 

@@ -229,8 +229,6 @@ MAX_BYTES: Final = 4_096
 
 
 class TextDialog(DialogScreen[None]):
-    """A text to be read."""
-
     SCOPE = "dialog"
 
     def __init__(self, title: str, lines: Callable[[int], Iterable[Line]]) -> None:

@@ -52,7 +52,6 @@ NO_ANSWER = "(no answer)"
 """Text that replaces an empty reply, since some endpoints reject empty messages."""
 NOT_EXECUTED = "Not executed: one action per step."
 CHARS_PER_TOKEN = 4
-"""Estimated characters per token."""
 ANSWER_RESERVE_TOKENS = 2048
 """Tokens reserved for the answer if ``agent.max_tokens`` is not set; at most a quarter of the context."""
 _REPLACED = frozenset({"role", "content", "tool_calls", "refusal"})

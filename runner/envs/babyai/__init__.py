@@ -75,16 +75,12 @@ class BabyAI(EmbeddedEnvironment):
             return self._reply(moves)
         if not moves:
             return self._reply(NO_CHANGE)
-        self._play(moves)
-        return self._observe(), self._reward, self._done()
-
-    def _play(self, moves: list[int]) -> None:
-        """Take low-level steps until one leaves the view unchanged or, in strict mode, ends the episode."""
-        for move in moves:
+        for move in moves:  # until one leaves the view unchanged or, in strict mode, ends the episode
             before = self._image.tobytes()
             self._advance(move)
             if self._image.tobytes() == before or (self._over and self.mode == "strict"):
                 break
+        return self._observe(), self._reward, self._done()
 
     def _advance(self, move: int) -> None:
         observation, reward, terminated, truncated, _ = self.world.step(move)

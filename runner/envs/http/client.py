@@ -33,7 +33,6 @@ from runner.util.http import UnusableBody, read_body, send_request
 logger = logging.getLogger(__name__)
 
 MAX_RESPONSE_BYTES = 8 << 20
-"""Maximum size of a response body, in bytes."""
 OVERDUE_AFTER_S = 1.0
 """Seconds after which a reply is overdue: a server that works answers within milliseconds."""
 PLACES = PlaceTable()

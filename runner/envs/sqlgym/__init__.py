@@ -165,8 +165,6 @@ def _read(file: Path, kind: type[_T]) -> _T:
 
 
 class QueryResult(NamedTuple):
-    """A query, what it returned, and whether that is the answer."""
-
     sql: str
     observation: str
     solved: bool

@@ -73,7 +73,11 @@ class TextCraftOracle:
         return [step.text for step in self._plan(self._recipes)]
 
     def _choose_recipes(self) -> dict[str, Recipe]:
-        options = self._options()
+        # recipes of each crafted ingredient, those with the fewest crafting levels first
+        tree = self._table.tree(self._goal)
+        names = dict.fromkeys([self._goal, *(name for recipe in tree for name, _ in recipe.ingredients)])
+        ways = {name: sorted(self._table.ways(name), key=self._table.depth_of_recipe) for name in names}
+        options = {name: possible for name, possible in ways.items() if possible}
         recipes = {name: possible[0] for name, possible in options.items()}
         trials = [(name, recipe) for name, possible in options.items() for recipe in possible[1:]]
         length, shortest = 0, len(self._plan(recipes))
@@ -84,13 +88,6 @@ class TextCraftOracle:
                 if (tried := len(self._plan(trial))) < shortest:
                     recipes, shortest = trial, tried
         return recipes
-
-    def _options(self) -> dict[str, list[Recipe]]:
-        # recipes of each crafted ingredient, those with the fewest crafting levels first
-        tree = self._table.tree(self._goal)
-        names = dict.fromkeys([self._goal, *(name for recipe in tree for name, _ in recipe.ingredients)])
-        options = {name: self._table.ways(name) for name in names}
-        return {name: sorted(ways, key=self._table.depth_of_recipe) for name, ways in options.items() if ways}
 
     def _plan(self, recipes: Mapping[str, Recipe]) -> list[CraftStep]:
         return _Plan(self._table, recipes, self._inventory).steps(self._goal)
