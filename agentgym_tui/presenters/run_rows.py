@@ -96,9 +96,8 @@ class RunRows(TextSource):
         if row.episode is not None:
             return _episode_cells(row, row.episode, self._store.currency)
         batches, (tokens, cost) = row.batches, _usage(self._store, row)
-        n_errors, n_rated = sum(each.n_errors for each in batches), batches[0].n_rated
-        # environments are never mixed in one rate
-        rate = format_share(batches[0].n_success, n_rated) if len(batches) == 1 and n_rated else UNKNOWN
+        n_errors, (n_success, n_rated) = sum(each.n_errors for each in batches), _rated(batches)
+        rate = format_share(n_success, n_rated) if n_rated else UNKNOWN
         n_planned = sum(max(each.n_planned, each.n_done) for each in batches)
         return [
             Cell(_name(row, self._store), "head" if row.depth == 0 else "plain"),
@@ -209,9 +208,25 @@ def _rate_cell(batches: Sequence[BatchRun]) -> Cell:
 
 def _name(row: RunRow, store: RunStore) -> str:
     first = row.batches[0]
-    name = environment_text(first.env, RUN_ENV_WIDTH) if row.battery_id is None else f"battery of {len(row.batches)}"
+    name = environment_text(first.env, RUN_ENV_WIDTH) if row.battery_id is None else _run_text(row.batches)
     node = f" · {first.node}" if row.depth == 0 and first.node and len(store.nodes) > 1 else ""
     return f"{'  ' * row.depth}{'▾' if row.is_open else '▸'} {name}{node}"
+
+
+def _run_text(batches: Sequence[BatchRun]) -> str:
+    env, n = environment_text(batches[0].env, RUN_ENV_WIDTH), len(batches)
+    return f"{env}, {pluralize(n, 'part')}" if _is_one_kind(batches) else f"battery of {n}"
+
+
+def _is_one_kind(batches: Sequence[BatchRun]) -> bool:
+    """Return whether these are parts of one run, such as a batch and what extends it."""
+    return len({(each.env, each.agent, each.models) for each in batches}) == 1
+
+
+def _rated(batches: Sequence[BatchRun]) -> tuple[int, int]:
+    """Return successes and rated episodes; none for a battery, as environments are never mixed in one rate."""
+    counted = batches if _is_one_kind(batches) else ()
+    return sum(each.n_success for each in counted), sum(each.n_rated or 0 for each in counted)
 
 
 def _episode_cells(row: RunRow, episode: Episode, currency: str) -> Line:
@@ -298,7 +313,7 @@ def ended_line(store: RunStore, key: str, width: int) -> Line:
 
 
 def ended_run_text(batches: Sequence[BatchRun], key: str) -> str:
-    parts = [f"battery of {len(batches)} ended: {_n_done(batches):,} episodes"] if len(batches) > 1 else []
+    parts = [f"{_run_text(batches)} ended: {_n_done(batches):,} episodes"] if len(batches) > 1 else []
     if parts and (n_cancelled := sum(batch.status == "cancelled" for batch in batches)):
         parts.append(f"{n_cancelled} of {len(batches)} cancelled")
     if parts and (n_errors := sum(batch.n_errors for batch in batches)):
@@ -308,12 +323,12 @@ def ended_run_text(batches: Sequence[BatchRun], key: str) -> str:
 
 def _total_parts(batches: Sequence[BatchRun], store: RunStore) -> Iterator[Line]:
     name = environment_text(batches[0].env, RUN_ENV_WIDTH) if batches else UNKNOWN
-    yield [Cell(f"battery of {len(batches)}: " if len(batches) > 1 else f"{name} ", "head"), *_states(batches)]
+    yield [Cell(f"{_run_text(batches)}: " if len(batches) > 1 else f"{name} ", "head"), *_states(batches)]
     yield [Cell(pluralize(_n_done(batches), "episode"))]
-    if len(batches) == 1 and (rated := batches[0].n_rated):
-        n_success = batches[0].n_success
-        interval = format_interval(success_interval(n_success, rated))
-        yield [Cell(f"success {format_share(n_success, rated)} ({interval})")]
+    n_success, n_rated = _rated(batches)
+    if n_rated:
+        interval = format_interval(success_interval(n_success, n_rated))
+        yield [Cell(f"success {format_share(n_success, n_rated)} ({interval})")]
     if n_errors := sum(batch.n_errors for batch in batches):
         yield [Cell(pluralize(n_errors, "error"), "bad")]
     if (seconds := _duration_s(batches)) is not None:

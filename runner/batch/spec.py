@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -150,8 +150,15 @@ def extended(spec: BatchSpec, repeat: int | None, attempts: int | None) -> Batch
     return msgspec.structs.replace(spec, repeat=repeat or spec.repeat, attempts=attempts or spec.attempts)
 
 
-def extension(played: Sequence[BatchSpec], repeat: int | None, attempts: int | None) -> BatchSpec | None:
+def extension(
+    played: Sequence[BatchSpec],
+    repeat: int | None,
+    attempts: int | None,
+    done: Collection[tuple[int, int]] | None = None,
+) -> BatchSpec | None:
     """Return the episodes that an ended batch and its earlier extensions, in their order, lack; None if they lack none.
+
+    ``done`` are the episodes that they do not lack; None: all that they planned.
 
     Raises ``ConfigError`` like ``extended``, or if too many episodes must be named one by one.
     """
@@ -161,15 +168,19 @@ def extension(played: Sequence[BatchSpec], repeat: int | None, attempts: int | N
         n_tasks = spec.repeat + (0 if spec.chosen is not None else spec.task_index - first.task_index)
         n_attempts = spec.attempts
     whole = extended(msgspec.structs.replace(first, repeat=n_tasks, attempts=n_attempts), repeat, attempts)
-    if whole.attempts == n_attempts:
+    whole.check_numbers()
+    if done is None and whole.attempts == n_attempts:
         new = msgspec.structs.replace(whole, task_index=first.task_index + n_tasks, repeat=whole.repeat - n_tasks)
         return new if new.repeat else None
-    if (n_lacking := whole.n_planned - n_tasks * n_attempts) > MAX_CHOSEN:
-        raise ConfigError(f"{n_lacking} episodes are more than the {MAX_CHOSEN} that can be named; extend it by fewer")
-    every = [(each.task_index, each.attempt) for each in whole.plan()]
-    old = {task for task, _ in every[: n_tasks * whole.attempts]}
-    chosen = tuple((task, attempt) for task, attempt in every if task not in old or attempt >= n_attempts)
-    return msgspec.structs.replace(whole, chosen=chosen)
+    if done is None:
+        done = {(each.task_index, each.attempt) for spec in played for each in spec.plan()}
+    planned = ((each.task_index, each.attempt) for each in whole.plan())
+    chosen = tuple(episode for episode in planned if episode not in done)
+    if len(chosen) > MAX_CHOSEN:
+        raise ConfigError(
+            f"{len(chosen)} episodes are more than the {MAX_CHOSEN} that can be named; start another batch"
+        )
+    return msgspec.structs.replace(whole, chosen=chosen) if chosen else None
 
 
 def _shown(number: int) -> str:

@@ -37,6 +37,8 @@ class BlockingNodeClient:
     command = _blocking(NodeClient.command)
     command_all = _blocking(NodeClient.command_all)
     move = _blocking(NodeClient.move)
+    set = _blocking(NodeClient.set)
+    extend = _blocking(NodeClient.extend)
     replay = _blocking(NodeClient.replay)
     annotate = _blocking(NodeClient.annotate)
     shutdown = _blocking(NodeClient.shutdown)

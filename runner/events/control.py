@@ -57,7 +57,7 @@ ServerStatus: TypeAlias = Literal["starting", "running", "stopped", "failed"]
 HealthItem: TypeAlias = EnvHealth | ModelHealth | Host | Machine
 _Choice: TypeAlias = Annotated[str | None, Meta(description="null: use the profile's value")]
 _Step: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_STEP)]
-_Positive: TypeAlias = Annotated[int, Meta(ge=1)]
+_Positive: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000)]
 _Tags: TypeAlias = Annotated[list[str], Meta(max_length=50)]
 ERRORS: Final[dict[str, str]] = {
     "bad_request": "the request cannot be decoded, or its arguments do not match the operation",
@@ -204,17 +204,20 @@ class SetArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         _Positive | None, Meta(description="to each model endpoint; a lower limit of the profile holds, too")
     ] = None
     concurrent_requests: Annotated[_Positive | None, Meta(description="to each model endpoint, likewise")] = None
+    dry_run: Annotated[bool, Meta(description="only reply with what would be so afterwards")] = False
 
 
 class ExtendArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Plan more tasks or attempts of a batch; numbers of tasks and seeds go on. Repeating a request has no effect.
 
-    What has ended is continued by a new batch, which `extends` it; their results are one row.
+    What has ended is continued by a new batch, which `extends` it; their results are one row. It also plays what a
+    cancelled batch has left.
     """
 
     batch_id: Annotated[str, Meta(description="a batch, or all batches of a battery")]
     repeat: Annotated[_Positive | None, Meta(description="number of all tasks afterwards; null: as now")] = None
     attempts: Annotated[_Positive | None, Meta(description="number of all attempts at a task; null: as now")] = None
+    dry_run: Annotated[bool, Meta(description="only reply with what would be so afterwards")] = False
 
 
 class ResultsArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

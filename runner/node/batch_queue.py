@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from runner.batch.result import BatchResult, BatchStats, BatchStatus, one_per_plan, split_plan
+from runner.batch.result import FINISHED, BatchResult, BatchStats, BatchStatus, one_per_plan, split_plan
 from runner.batch.spec import INTEGER_LIMIT, MAX_CHOSEN, MAX_EPISODES, BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import ConfigError, RunnerError, StoreError, catch_foreign, log_failure
@@ -472,6 +472,21 @@ class StoredBatches:
                 "chosen, so play all of its episodes again"
             )
         return msgspec.structs.replace(batch.spec, chosen=tuple(errors), adaptive=None) if errors else None
+
+    def done(self, batches: Sequence[QueuedBatch]) -> set[tuple[int, int]] | None:
+        """Return (task index, attempt) of what these play or have played; None if that is all of their plans."""
+        if all(batch.status != "cancelled" for batch in batches):
+            return None
+        query = f"SELECT task_index, attempt FROM episodes WHERE batch_id = ? AND {FINISHED}"
+        return {
+            (int(task_index), int(attempt))
+            for batch in batches
+            for task_index, attempt in (
+                self._workspace.index.select(query, (batch.batch_id,))
+                if batch.status == "cancelled"
+                else ((each.task_index, each.attempt) for each in batch.spec.plan())
+            )
+        }
 
     def lacks_episodes(self, queued: QueuedBatch) -> bool:
         """Return whether episodes of an ended batch were deleted; then it has no other result than its earlier one."""

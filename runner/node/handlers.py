@@ -9,6 +9,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import Any, Final, assert_never
 
 import msgspec
@@ -409,11 +410,13 @@ class ControlHandler(msgspec.Struct, frozen=True):
         if not left:
             text = f"batch {args.batch_id!r} has ended"
             raise RequestRejected("not_running", text, "again and extend start new batches")
-        self._change({batch.batch_id: self._with(args, batch.spec) for batch in left}, ())
-        return list(map(self._state, self._known(args.batch_id)))
+        specs = {batch.batch_id: self._with(args, batch.spec) for batch in left}
+        return self._change(args, self._known(args.batch_id), specs)
 
     def _with(self, args: SetArgs, spec: BatchSpec) -> BatchSpec:
         """Return a spec with what a request changes; raises ``ConfigError`` if the profile does not allow it."""
+        if args.workers == "ray" and find_spec("ray") is None:
+            raise RequestRejected("refused", "Ray is not installed", "install the extra ray on the machine of the node")
         given = {name: value for name, value in msgspec.structs.asdict(args).items() if value is not None}
         check_limits(self.profile, BatchRequest(env=spec.env, **_only(given, "max_rounds", "max_duration_sec")))
         limits = msgspec.structs.replace(
@@ -433,24 +436,35 @@ class ControlHandler(msgspec.Struct, frozen=True):
             raise RequestRejected("stopping", "this node is stopping", "start it again, or use another node")
         specs: dict[str, BatchSpec] = {}
         added: list[QueuedBatch] = []
-        for root in [batch for batch in self._family(args.batch_id) if batch.extends is None]:
+        family = self._family(args.batch_id)
+        for root in [batch for batch in family if batch.extends is None]:
             if not root.has_ended:
                 spec = extended(root.spec, args.repeat, args.attempts)
                 specs[root.batch_id] = _accept(resolve_spec(self.profile, spec))
                 continue
-            played = [root.spec, *(each.spec for each in self.queue.extensions([root.batch_id]))]
-            if (new := extension(played, args.repeat, args.attempts)) is not None:
-                added.append(extension_entry(root, _accept(resolve_spec(self.profile, new)), len(played)))
+            run = [root, *self.queue.extensions([root.batch_id])]
+            played, done = [each.spec for each in run], self.batch_player.stored.done(run)
+            if (new := extension(played, args.repeat, args.attempts, done)) is not None:
+                added.append(extension_entry(root, _accept(resolve_spec(self.profile, new)), len(run)))
         for each in added[:1]:
             self._require_model(each.spec)
-        self._change(specs, added)
-        return list(map(self._state, self._family(args.batch_id)))
+        return self._change(args, family, specs, added)
 
-    def _change(self, specs: dict[str, BatchSpec], added: Sequence[QueuedBatch]) -> None:
-        old = {batch_id: batch.spec for batch_id in specs if (batch := self.queue.get(batch_id)) is not None}
-        changed = {batch_id: spec for batch_id, spec in specs.items() if spec != old.get(batch_id)}
-        if not self.batch_player.change(changed, added):
+    def _change(
+        self,
+        args: SetArgs | ExtendArgs,
+        batches: Sequence[QueuedBatch],
+        specs: dict[str, BatchSpec],
+        added: Sequence[QueuedBatch] = (),
+    ) -> list[BatchState]:
+        """Give batches new specs and queue others, but for a dry run; return all as they are afterwards."""
+        changed = {
+            each.batch_id: specs[each.batch_id] for each in batches if specs.get(each.batch_id, each.spec) != each.spec
+        }
+        if not (args.dry_run or self.batch_player.change(changed, added)):
             raise RequestRejected("not_running", "the batch is about to end", "try again in a moment")
+        now = [self.queue.get(each.batch_id) or each for each in (*batches, *added)]
+        return [self._state(msgspec.structs.replace(each, spec=specs.get(each.batch_id, each.spec))) for each in now]
 
     def _family(self, batch_id: str) -> list[QueuedBatch]:
         """Return the batches with this id, what they extend, and what extends them."""
@@ -476,7 +490,9 @@ class ControlHandler(msgspec.Struct, frozen=True):
 
     def _results(self, batch_id: str) -> RunResults:
         index = self.batch_player.workspace.index
-        selected = msgspec.json.encode([batch.batch_id for batch in self._family(batch_id)]).decode()
+        ids = {batch.batch_id for batch in self._known(batch_id)}
+        ids |= {batch.batch_id for batch in self.queue.extensions(ids)}
+        selected = msgspec.json.encode(sorted(ids)).decode()
         rows = summarize_results(index, Selection(batches=selected))
         clause = "WHERE batch_id IN (SELECT value FROM json_each(?)) AND failure IS NOT NULL ORDER BY episode_id"
         clusters = find_clusters(index.rows(clause, (selected,)))
