@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -77,6 +78,7 @@ _WITHHELD: Final[dict[type[Exception], tuple[str, str]]] = {
     StoreError: ("invalid", "a file cannot be read"),
 }
 """Codes and messages of errors that quote what others wrote."""
+_SHOWN: Final = "--content shows the reason"
 _REFUSED: Final = ("script", "endpoint", "key_env", "tracing", "compat")
 _SETTINGS: Final = attrgetter(
     "n_planned", "concurrency", "workers", "limits", "budget", "requests_per_minute", "concurrent_requests"
@@ -108,7 +110,20 @@ class Ctl:
 
     async def nodes(self) -> Fleet:
         found = await find_nodes(self.node.connection)
-        return Fleet(nodes=[NodeEntry(node=name, **structs.asdict(each)) for name, each in found.items()])
+        played = await asyncio.gather(*map(self._played, found))
+        return Fleet(
+            nodes=[
+                NodeEntry(node=name, **structs.asdict(each), **batch)
+                for (name, each), batch in zip(found.items(), played, strict=True)
+            ]
+        )
+
+    async def _played(self, node: str) -> dict[str, Any]:
+        batches: list[BatchState] = []
+        with contextlib.suppress(ControlRequestError):
+            batches = (await NodeClient(lambda: self.node.connection, lambda _: node).fetch_list()).batches
+        batch = next((each for each in batches if each.status in ("running", "paused")), None)
+        return {name: getattr(batch, name, None) for name in ("batch_id", "env", "n_done", "n_planned")}
 
     async def health(self) -> HealthView:
         return health_view(await self.client.fetch_health())
@@ -127,20 +142,26 @@ class Ctl:
         try:
             run_id, batches = find_batches(listed, text, but=vars(self.options).get("batch_id"))
         except ControlRequestError as exc:
-            if exc.code != "not_found" or not episodes or not text.isalnum() or len(text) < MIN_EPISODE_CHARS:
-                raise
-            args = EpisodesArgs(query=f"id:{text.upper()}* OR id:*{text.upper()}", limit=2)
-            found = [each.episode_id for each in await self.client.fetch_episodes(args)]
-            if len(found) > 1:
-                text = f"{one_line(text)} names several episodes"
-                raise ControlRequestError(text, "give more of the id", "ambiguous") from exc
-            if found:
-                return found[0], []
+            if exc.code == "not_found" and episodes and (found := await self._find_episode(text)) is not None:
+                return found, []
             raise
         batches = batches or (await self.client.fetch_list(run_id)).batches  # older than those that are listed
         if not batches and not episodes:
             raise ControlRequestError(f"no batch has the id {run_id}", "list shows what there is", "not_found")
         return run_id, batches
+
+    async def _find_episode(self, text: str) -> str | None:
+        """Return the id of the episode that a part of it names; None if there is none."""
+        if is_ulid(text.upper()):
+            return text.upper()
+        if not text.isalnum() or len(text) < MIN_EPISODE_CHARS:
+            return None
+        args = EpisodesArgs(query=f"id:{text.upper()}* OR id:*{text.upper()}", limit=2)
+        found = [each.episode_id for each in await self.client.fetch_episodes(args)]
+        if len(found) > 1:
+            hint = "give more of the id"
+            raise ControlRequestError(f"{one_line(text)} names several episodes", hint, "ambiguous")
+        return found[0] if found else None
 
     async def show(self) -> Shown:
         run_id, batches = await self._find(episodes=True)
@@ -162,9 +183,9 @@ class Ctl:
         return await self.client.fetch_logs(LogsArgs(log=self.options.log, n_lines=self.options.lines))
 
     async def compare(self) -> AlignedEpisodes:
+        ids = [await self._find_episode(each) or each.upper() for each in (self.options.left, self.options.right)]
         left, right = [
-            decode_episode(await self.client.fetch_episode(each.upper()), Path(f"{each}.json"), was_moved=True)
-            for each in (self.options.left, self.options.right)
+            decode_episode(await self.client.fetch_episode(each), Path(f"{each}.json"), was_moved=True) for each in ids
         ]
         return compared(left, right)
 
@@ -183,7 +204,7 @@ class Ctl:
             await send()
         except ControlRequestError as exc:
             goes_on = [not _is_paused(each) for each in targets if each.status not in ENDED]
-            is_so = name == "cancel" or (name != "step" and (name == "resume") in goes_on)
+            is_so = name == "cancel" or self.options.all or (name != "step" and (name == "resume") in goes_on)
             if exc.code == "not_found" and name == "cancel":  # the episode does not run
                 is_so = bool(await self.client.fetch_episodes(EpisodesArgs(query=f"id:{run_id}", limit=1)))
             if exc.code not in ("not_running", "not_found") or not is_so:
@@ -216,16 +237,15 @@ class Ctl:
         run_id, batches = await self._find()
         fields: dict[str, Any] = {name: given.get(name) for name in kind.__struct_fields__}
         args = kind(**fields | {"batch_id": run_id})
-        if args == kind(batch_id=run_id):
+        if args == kind(batch_id=run_id, dry_run=self.options.dry_run):
             raise ConfigError("give at least one option of what is to be changed")
-        if self.options.dry_run:
-            return Order(batches=batches, changed=False, dry_run=True)
         listed = (*(await self.client.fetch_list()).batches, *batches)
         before = {batch.batch_id: _SETTINGS(batch) for batch in listed}
         after = await send(args)
         old = [before.get(batch.batch_id, (0,)) for batch in after]
         n_episodes = sum(batch.n_planned for batch in after) - sum(n_planned for n_planned, *_ in old)
-        return Order(batches=after, changed=list(map(_SETTINGS, after)) != old, n_episodes=n_episodes)
+        changed = list(map(_SETTINGS, after)) != old and not args.dry_run
+        return Order(batches=after, changed=changed, n_episodes=n_episodes, dry_run=args.dry_run)
 
     async def stop(self) -> Order:
         listed, is_dry = await self.client.fetch_list(), self.options.dry_run
@@ -322,18 +342,22 @@ def _may(name: RunCommand, batch: BatchState, *, everything: bool) -> bool:
 def start_args(options: argparse.Namespace, listed: NodeList) -> StartArgs:
     """Return the request of ``submit``, whose names the node has.
 
-    Raises ``ControlRequestError`` for a name that it does not have, ``ConfigError`` for a file of tasks.
+    Raises ``ControlRequestError`` for a name that it does not have, ``StoreError``, which may quote it, for a file.
     """
     given = Options(**{k: value for k, value in vars(options).items() if k in Options._fields and value is not None})
     tiers = listed.batteries | {"all": listed.envs}
     envs = [_known(given.run, listed.envs, "environment")] if given.run else tiers.get(given.battery or "", [])
     if not envs:
-        raise ControlRequestError(f"the node has no environment of the tier {given.battery}", "", "invalid")
+        text = f"the node has no environment of the tier {given.battery}" if given.battery else "nothing is to be run"
+        raise ControlRequestError(text, "name an environment, or one of list's batteries", "invalid")
     tasks: dict[str, list[int]] = {}
     if given.tasks is not None:
         from runner.formats.task_files import read_tasks
 
-        found = read_tasks(given.tasks, given.run)
+        try:
+            found = read_tasks(given.tasks, given.run)
+        except ConfigError as exc:
+            raise StoreError(str(exc)) from exc
         envs = [env for env in envs if env.lower() in found] or envs
         tasks = {env: list(found.get(env.lower(), ())) for env in envs}
     models = [_known(name.strip(), listed.models, "model") for name in (given.model or "").split(",") if name.strip()]
@@ -386,8 +410,9 @@ def main_ctl(argv: Sequence[str]) -> int:
         if options.json:
             _print(options, quote(Document(command=options.command, node=None, ok=False, error=failure)))
         else:
-            detail = failure.detail and (quote(failure)["detail"]["text"] or "--content shows the reason")
-            text = "; ".join(filter(None, (failure.message, failure.hint, detail)))
+            message = failure.message.removeprefix(f"{options.command}: ")
+            detail = failure.detail and quote(failure)["detail"]["text"]
+            text = "; ".join(filter(None, (message, detail or failure.hint)))
             print_stderr(one_line(f"agentgym-runner ctl {options.command}: {text}", MAX_QUOTED_CHARS))
         return 2 if isinstance(exc, ConfigError) else 1
 
@@ -396,12 +421,12 @@ def failure_of(exc: Exception) -> Failure:
     """Return why a command failed; the reason of a node may quote a server, so it is foreign text."""
     for kind, (code, message) in _WITHHELD.items():
         if isinstance(exc, kind):
-            return Failure(code=code, message=message, hint="", detail=str(exc))
+            return Failure(code=code, message=message, hint=_SHOWN, detail=str(exc))
     if not isinstance(exc, ControlRequestError):
         return Failure(code="unreachable" if isinstance(exc, BusError) else "invalid", message=str(exc), hint="")
     if exc.is_quote:
         code = exc.code if exc.code in ERRORS else "refused"
-        return Failure(code=code, message=ERRORS[code], hint="", detail=exc.text)
+        return Failure(code=code, message=ERRORS[code], hint=_SHOWN, detail=exc.text)
     return Failure(code=exc.code or "unreachable", message=str(exc), hint=exc.hint)
 
 
@@ -424,7 +449,11 @@ def target_of(options: argparse.Namespace) -> Target:
         )
     if options.node and not (options.nats or os.environ.get("NATS_URL")):
         raise ConfigError("--node chooses among the nodes of another bus and needs --nats, or the variable NATS_URL")
-    if (options.nats or "").startswith("ssh:"):
+    if options.node and vars(options).get("verb") == Ctl.nodes:
+        raise ConfigError("list --all lists all nodes of a bus; omit --node")
+    if options.remote_command and not (options.nats or "").lower().startswith("ssh:"):
+        raise ConfigError("--remote-command is for --nats ssh://…")
+    if (options.nats or "").lower().startswith("ssh:"):
         return Target(ssh=parse_ssh_url(options.nats, options.remote_command))
     url = options.nats or (os.environ.get("NATS_URL") if options.node else None)
     return Target(LaunchOptions(options.config, options.data_dir), url, options.node)
@@ -477,7 +506,7 @@ _COLUMNS: Final = {
     "envs": "env status transport",
     "endpoints": "endpoint status model",
     "steps": "index reward differences left right",
-    "nodes": "node status profile version n_waiting",
+    "nodes": "node status profile version n_waiting batch_id env n_done n_planned",
 }
 """Columns of the tables, beside those of foreign texts."""
 

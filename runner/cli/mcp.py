@@ -111,7 +111,10 @@ async def _call(name: str, verb: Verb, kind: type[msgspec.Struct], given: object
 
 
 def main_mcp(argv: Sequence[str]) -> int:
-    asyncio.run(_serve(mcp_parser().parse_args(argv)))
+    try:
+        asyncio.run(_serve(mcp_parser().parse_args(argv)))
+    except ControlRequestError as exc:
+        raise RunnerError(exc.text) from exc
     return 0
 
 

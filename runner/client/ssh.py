@@ -85,7 +85,9 @@ def parse_ssh_url(url: str, remote_command: str | None = None) -> SshNode:
         parts, port = urlsplit("ssh:"), None
     host = parts.netloc if port is None else parts.netloc.rpartition(":")[0]
     if parts.scheme != "ssh" or parts.password or parts.query or parts.fragment or _HOST.fullmatch(host) is None:
-        raise ConfigError(f"{one_line(mask(url))} is not ssh://[user@]host[:port][/folder]")
+        raise ConfigError(
+            f"{one_line(mask(url))} is not ssh:// with a host, before it perhaps a user, after it a port and a folder"
+        )
     folder = unquote(parts.path).removesuffix("/")
     address = host.replace("[", "").replace("]", "")  # of IPv6
     return SshNode(address, port, folder.removeprefix("/~/"), remote_command or "agentgym-runner")

@@ -62,6 +62,10 @@ class NodeEntry(Heartbeat, kw_only=True, tag=False):
     """A node, as its latest heartbeat has it."""
 
     node: str
+    batch_id: Annotated[str | None, Meta(description="what it plays; null: nothing, or it accepts no commands here")]
+    env: str | None
+    n_done: int | None
+    n_planned: int | None
 
 
 class Fleet(msgspec.Struct, kw_only=True):

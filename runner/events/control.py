@@ -74,7 +74,7 @@ ERRORS: Final[dict[str, str]] = {
     "indexing": "the node has started and still reads its episodes, which this operation needs",
     "busy": "too many requests of this sender are waiting",
     "queue_full": "too many batches wait in the node's queue",
-    "refused": "the node rejected the request; the message gives the reason",
+    "refused": "the node rejected the request, for a reason that it gives",
     "internal": "the node failed; see its log",
 }
 """Values of ``ControlError.code`` and their meanings."""

@@ -99,7 +99,10 @@ class BatchCompleted(msgspec.Struct, kw_only=True):
 
 
 class BatteryCompleted(msgspec.Struct, kw_only=True):
-    """The last batch of a battery ended: of several environments or models, or of the parts of adaptive repeats."""
+    """The last batch of a battery ended: of several environments or models, or of the parts of adaptive repeats.
+
+    What extends it later is announced by its batches alone.
+    """
 
     battery_id: Annotated[str, Meta(description="id of the battery, a ULID")]
     batches: Annotated[list[str], Meta(description="ids of its batches in the order in which they began")]

@@ -112,26 +112,26 @@ def test_what_waits_is_moved_paused_resumed_stepped_and_cancelled_once(ctl: Ctl)
 
 def test_a_run_is_changed_and_extended_while_it_plays_and_after_its_end(ctl: Ctl) -> None:
     batch_id = new_ulid()
-    ctl.result("submit", "--run", "BabyAI", "--agent", "random", "--repeat", "5000", "--batch-id", batch_id)
+    ctl.result("submit", "--run", "BabyAI", "--agent", "random", "--repeat", "60", "--batch-id", batch_id)
+    ctl.result("pause", batch_id)
     change = ("set", batch_id, "--concurrency", "3", "--budget-tokens", "9", "--requests-per-minute", "6")
-    assert ctl.result(*change, "--dry-run")["changed"] is False
-    for changed in (True, False):
-        order = ctl.result(*change)
+    for arguments, changed in (((*change, "--dry-run"), False), (change, True), (change, False)):
+        order = ctl.result(*arguments)
         assert (order["changed"], order["n_episodes"], order["batches"][0]["concurrency"]) == (changed, 0, 3)
-    assert ctl.failure("set", batch_id, "--max-rounds", "16") == "refused"
-    assert ctl.result("extend", batch_id, "--repeat", "6000")["n_episodes"] == 1000
-    ctl.result("cancel", batch_id)
+    assert ctl.failure("set", batch_id, "--max-rounds", "16", "--dry-run") == "refused"
+    assert ctl.result("extend", batch_id, "--repeat", "80")["n_episodes"] == 20
+    ctl.result("resume", batch_id)
     ctl.documents("follow", batch_id)
     assert ctl.failure("set", batch_id, "--workers", "0") == "not_running"
-    assert ctl.failure("extend", batch_id, "--repeat", "5999") == "refused"
-    for changed, n_episodes in ((True, 2), (False, 0)):
-        order = ctl.result("extend", batch_id, "--repeat", "6002")
+    assert ctl.failure("extend", batch_id, "--repeat", "79") == "refused"
+    for options, changed, n_episodes in ((["--dry-run"], False, 2), ([], True, 2), ([], False, 0)):
+        order = ctl.result("extend", batch_id, "--repeat", "82", *options)
         assert (order["changed"], order["n_episodes"]) == (changed, n_episodes)
     assert [batch["extends"] for batch in order["batches"]] == [None, batch_id]
     ended = [document["result"] for document in ctl.documents("follow", batch_id)]
-    assert {each["task_index"] for each in ended if each["kind"] == "episode"} >= {6000, 6001}
-    (row,) = ctl.result("results", order["batches"][1]["batch_id"])["rows"]
-    assert row["n"] == len([each for each in ended if each["kind"] == "episode"])
+    assert sorted(each["task_index"] for each in ended if each["kind"] == "episode") == list(range(82))
+    assert [row["n"] for row in ctl.result("results", batch_id)["rows"]] == [82]
+    assert len(ctl.result("episodes", f"battery:{batch_id}", "--limit", "200")["episodes"]) == 82
 
 
 def test_what_a_node_does_not_have_and_what_no_request_may_name_is_refused(

@@ -98,6 +98,31 @@ def test_what_has_ended_is_extended_by_a_new_batch_but_not_changed(handler: Cont
     assert len(reopened.extensions([old])) == 4
 
 
+def test_an_extension_plays_what_a_cancelled_batch_has_left(
+    workspace: Workspace, handler: ControlHandler, send: Send
+) -> None:
+    old = start(send, repeat=3)
+    RecordedEpisode(
+        workspace.store, workspace.index, batch_id=old, task_index=1, attempt=0, episode_id=new_id()
+    ).record_episode()
+    handler.queue.set_status(old, "cancelled")
+    for is_dry in (True, False, False):
+        states = send("extend", batch_id=old, repeat=4, dry_run=is_dry)["result"]
+        assert [(state["n_planned"], state["extends"]) for state in states] == [(3, None), (3, old)]
+        assert len(handler.queue.extensions([old])) == (not is_dry)
+    planned = spec_of(handler, states[1]["batch_id"]).plan()
+    assert [each.task_index for each in planned] == [0, 2, 3]
+
+
+def test_a_dry_run_is_refused_for_the_same_reasons_and_changes_nothing(handler: ControlHandler, send: Send) -> None:
+    batch_id = start(send, repeat=2)
+    before = spec_of(handler, batch_id)
+    (state,) = send("set", batch_id=batch_id, concurrency=3, dry_run=True)["result"]
+    assert (state["concurrency"], spec_of(handler, batch_id)) == (3, before)
+    assert send("set", batch_id=batch_id, workers="ray", dry_run=True)["error"]["message"] == "Ray is not installed"
+    assert send("extend", batch_id=batch_id, repeat=1, dry_run=True)["error"]["code"] == "refused"
+
+
 def test_single_episodes_cannot_be_extended(handler: ControlHandler, send: Send) -> None:
     chosen = BatchSpec(env="Maze", agent="oracle", chosen=((0, 0),))
     handler.queue.add(QueuedBatch(batch_id=(batch_id := str(ULID())), battery_id=None, spec=chosen))
@@ -140,9 +165,11 @@ def test_the_results_of_a_batch_and_its_extension_are_one_row(
         RecordedEpisode(
             workspace.store, workspace.index, **ids, task_index=task_index, attempt=0, episode_id=new_id()
         ).record_episode()
-    for batch_id in (old, new["batch_id"]):
+    for batch_id, n in ((old, 2), (new["batch_id"], 1)):
         (row,) = send("results", batch_id=batch_id)["result"]["rows"]
-        assert row["n"] == 2
+        assert row["n"] == n
+    found = send("episodes", query=f"battery:{old}")["result"]
+    assert {each["task_index"] for each in found} == {0, 1}
 
 
 class Played:
