@@ -18,7 +18,6 @@ from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
 import msgspec
 
 from runner.bus.streams import stream_configs
-from runner.client.follow import RESULTS as CTL_RESULTS
 from runner.client.views import Document, Quoted
 from runner.events import subjects
 from runner.events.codec import MAX_BYTES, MAX_DEPTH, headers_for
@@ -28,6 +27,7 @@ from runner.events.live import LiveBatch, LiveItem
 from runner.types import Outcome
 from scripts.event_texts import (
     CONTROL,
+    CTL_RESULTS,
     HEADERS,
     IDS,
     INTRO,

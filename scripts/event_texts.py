@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from runner.client.follow import FollowItem, Shown
+from runner.client.views import EpisodeList, Fleet, HealthView, Order, ServerView
 from runner.events import subjects
 from runner.events.control import (
     BatchState,
@@ -18,6 +20,7 @@ from runner.events.control import (
     SentHistory,
     ServerInfo,
 )
+from runner.results.alignment import AlignedEpisodes
 from runner.types.notes import Note
 
 IDS = {
@@ -180,3 +183,17 @@ RESULTS: Final[dict[Op, Any]] = {
     "shutdown": NoArgs,
 }
 """Type of ``ControlReply.result`` for each operation."""
+CTL_RESULTS: Final[dict[str, Any]] = {
+    "list": NodeList,
+    "list --all": Fleet,
+    "show": Shown,
+    "results": RunResults,
+    "episodes": EpisodeList,
+    "compare": AlignedEpisodes,
+    "logs": LogLines,
+    "follow": FollowItem,
+    "health": HealthView,
+    "env": ServerView,
+    **dict.fromkeys(("submit", "again", "set", "extend", "pause", "resume", "step", "cancel", "move", "stop"), Order),
+}
+"""Type of ``Document.result`` by command; ``follow`` prints a document for each item."""

@@ -332,6 +332,7 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def setup(self) -> RunnerSetup:
         spec, profile = self.spec, self.profile
+        agent = msgspec.structs.replace(profile.agent, rate_limits=self.rate_limits)
         return RunnerSetup(
             env=self.env,
             agent=self.agent,
@@ -339,7 +340,7 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
             limits=spec.limits,
             tracing=spec.tracing,
             address=self.placement.address,
-            models=self.agent_settings if spec.model is not None or uses_judge(self.env, profile.are) else None,
+            models=agent if spec.model is not None or uses_judge(self.env, profile.are) else None,
             script=spec.script,
             instruction=spec.instruction,
             are=profile.are,
@@ -347,19 +348,13 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def agent_settings(self) -> AgentSettings:
-        return msgspec.structs.replace(self.profile.agent, rate_limits=self.rate_limits)
-
-    @property
     def rate_limits(self) -> dict[str, RateLimit]:
         """The limits of the endpoints that have any, by name: the lower ones of the profile and of the batch."""
         found = dict[str, RateLimit]()
         for name in self.profile.agent.endpoint_names:
             limit = self.profile.agent.rate_limits.get(name, RateLimit())
-            found[name] = RateLimit(
-                requests_per_minute=_lower(limit.requests_per_minute, self.spec.requests_per_minute),
-                concurrent_requests=_lower(limit.concurrent_requests, self.spec.concurrent_requests),
-            )
+            both = {each: (getattr(limit, each), getattr(self.spec, each)) for each in RateLimit.__struct_fields__}
+            found[name] = RateLimit(**{each: min(filter(None, two), default=None) for each, two in both.items()})
         return {name: limit for name, limit in found.items() if limit != RateLimit()}
 
     @property
@@ -394,10 +389,6 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
             check_constructor(ENVS, env.name, env.load(), arguments)
         spec = msgspec.structs.replace(self.spec, mode=placement.mode)
         return msgspec.structs.replace(self, spec=spec, placement=placement)
-
-
-def _lower(*limits: int | None) -> int | None:
-    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _check_tasks(tasks: tuple[int, ...], env: Plugin, placement: Placement) -> None:

@@ -111,12 +111,8 @@ class Ctl:
     async def nodes(self) -> Fleet:
         found = await find_nodes(self.node.connection)
         played = await asyncio.gather(*map(self._played, found))
-        return Fleet(
-            nodes=[
-                NodeEntry(node=name, **structs.asdict(each), **batch)
-                for (name, each), batch in zip(found.items(), played, strict=True)
-            ]
-        )
+        entries = zip(found.items(), played, strict=True)
+        return Fleet(nodes=[NodeEntry(node=name, **structs.asdict(each), **batch) for (name, each), batch in entries])
 
     async def _played(self, node: str) -> dict[str, Any]:
         batches: list[BatchState] = []

@@ -8,21 +8,19 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from runner.client.node_client import ControlRequestError
 from runner.client.target import ConnectedNode
-from runner.client.views import EpisodeList, Fleet, HealthView, Order, ServerView
 from runner.errors import RunnerError
 from runner.events.codec import DurableRow, LiveRow, decode_item
-from runner.events.control import BatchState, EpisodeEntry, EpisodesArgs, LogLines, NodeList, RunResults
+from runner.events.control import BatchState, EpisodeEntry, EpisodesArgs
 from runner.events.durable import BatchCompleted, BatteryCompleted, EpisodeCompleted
 from runner.events.live import EpisodeStarted, Timestep
 from runner.events.subjects import LiveChannel, live_subject
-from runner.results.alignment import AlignedEpisodes
 from runner.store.episode_file import decode_episode, shared_fields
 from runner.subscribe.messages import BusMessage, Notice
 from runner.subscribe.subscription import Subscription
@@ -103,22 +101,6 @@ class Shown(msgspec.Struct, kw_only=True):
 
     batches: list[BatchState]
     episode: EpisodeDetails | None
-
-
-RESULTS: Final[dict[str, Any]] = {
-    "list": NodeList,
-    "list --all": Fleet,
-    "show": Shown,
-    "results": RunResults,
-    "episodes": EpisodeList,
-    "compare": AlignedEpisodes,
-    "logs": LogLines,
-    "follow": FollowItem,
-    "health": HealthView,
-    "env": ServerView,
-    **dict.fromkeys(("submit", "again", "set", "extend", "pause", "resume", "step", "cancel", "move", "stop"), Order),
-}
-"""Type of ``Document.result`` by command; ``follow`` prints a document for each item."""
 
 
 class _Batch:

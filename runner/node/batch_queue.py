@@ -478,15 +478,13 @@ class StoredBatches:
         if all(batch.status != "cancelled" for batch in batches):
             return None
         query = f"SELECT task_index, attempt FROM episodes WHERE batch_id = ? AND {FINISHED}"
-        return {
-            (int(task_index), int(attempt))
-            for batch in batches
-            for task_index, attempt in (
-                self._workspace.index.select(query, (batch.batch_id,))
-                if batch.status == "cancelled"
-                else ((each.task_index, each.attempt) for each in batch.spec.plan())
-            )
-        }
+        played = set[tuple[int, int]]()
+        for batch in batches:
+            if batch.status == "cancelled":
+                played |= {(row[0], row[1]) for row in self._workspace.index.select(query, (batch.batch_id,))}
+            else:
+                played |= {(each.task_index, each.attempt) for each in batch.spec.plan()}
+        return played
 
     def lacks_episodes(self, queued: QueuedBatch) -> bool:
         """Return whether episodes of an ended batch were deleted; then it has no other result than its earlier one."""

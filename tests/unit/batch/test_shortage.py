@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import re
 import threading
@@ -231,6 +232,7 @@ def test_a_batch_plays_with_a_third_of_the_workers_that_the_system_starts(
     status: str,
 ) -> None:
     monkeypatch.setattr(threading.Thread, "start", fail_from(n_started, RuntimeError("can't start new thread")))
+    gc.collect()  # closes what earlier tests left open
     n_before = len(list(Path("/dev/fd").iterdir()))
     result = make_batch(workspace, 4).run()
     assert (result.status, result.n_episodes) == (status, REPEAT if n_started else 0)

@@ -16,11 +16,12 @@ from msgspec import inspect
 
 from runner.cli.ctl import find_batches, follow_line, print_fields
 from runner.cli.terminal import ascii_json
-from runner.client.follow import RESULTS, step_item
+from runner.client.follow import step_item
 from runner.client.node_client import ControlRequestError
 from runner.client.views import Document, Failure, Quotes, foreign_fields
 from runner.events.control import BatchState, NodeList
 from runner.types import Action, TimeStep, ToolCall
+from scripts.event_texts import CTL_RESULTS
 from tests.support.console.samples import START
 
 MARK = "needle"
@@ -77,7 +78,7 @@ def structs_in(kind: inspect.Type, found: dict[type[msgspec.Struct], inspect.Str
 
 
 STRUCTS: dict[type[msgspec.Struct], inspect.StructType] = {}
-for each in (*RESULTS.values(), Failure):
+for each in (*CTL_RESULTS.values(), Failure):
     structs_in(inspect.type_info(each), STRUCTS)
 
 
@@ -156,10 +157,10 @@ def test_foreign_text_is_a_size_and_a_hash_unless_it_is_requested_and_then_safe(
         assert each["sha256"] == hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-@pytest.mark.parametrize("command", RESULTS)
+@pytest.mark.parametrize("command", CTL_RESULTS)
 @pytest.mark.parametrize("content", [False, True])
 def test_texts_are_printed_as_lines_and_tables_with_content_only(command: str, content: bool) -> None:
-    kinds = [STRUCTS[kind] for kind in get_args(RESULTS[command]) or (RESULTS[command],)]
+    kinds = [STRUCTS[kind] for kind in get_args(CTL_RESULTS[command]) or (CTL_RESULTS[command],)]
     for kind in kinds:
         value = Quotes(content=content)(msgspec.convert(sample(kind, f"{MARK}\x1b[31m"), kind.cls))
         text = printed(value) if command != "follow" else follow_line(value)
