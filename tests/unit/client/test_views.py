@@ -16,8 +16,9 @@ from msgspec import inspect
 
 from runner.cli.ctl import find_batches, follow_line, print_fields
 from runner.cli.terminal import ascii_json
+from runner.client.blocking import BlockingNodeClient
 from runner.client.follow import step_item
-from runner.client.node_client import ControlRequestError
+from runner.client.node_client import ControlRequestError, NodeClient
 from runner.client.views import Document, Failure, Quotes, foreign_fields
 from runner.events.control import BatchState, NodeList
 from runner.types import Action, TimeStep, ToolCall
@@ -198,3 +199,8 @@ def test_an_id_names_what_begins_or_ends_with_it_alone(text: str) -> None:
     with pytest.raises(ControlRequestError) as raised:
         find_batches(listed, text)
     assert raised.value.code == ("not_found" if text in ("nothing", "") else "ambiguous")
+
+
+def test_the_blocking_client_has_every_request() -> None:
+    requests = {name for name in vars(NodeClient) if not name.startswith("_")}
+    assert requests <= vars(BlockingNodeClient).keys()
