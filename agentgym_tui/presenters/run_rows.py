@@ -215,17 +215,17 @@ def _name(row: RunRow, store: RunStore) -> str:
 
 def _run_text(batches: Sequence[BatchRun]) -> str:
     env, n = environment_text(batches[0].env, RUN_ENV_WIDTH), len(batches)
-    return f"{env}, {pluralize(n, 'part')}" if _is_one_kind(batches) else f"battery of {n}"
+    return f"{env}, {pluralize(n, 'part')}" if _is_extended(batches) else f"battery of {n}"
 
 
-def _is_one_kind(batches: Sequence[BatchRun]) -> bool:
-    """Return whether these are parts of one run, such as a batch and what extends it."""
-    return len({(each.env, each.agent, each.models) for each in batches}) == 1
+def _is_extended(batches: Sequence[BatchRun]) -> bool:
+    """Return whether these are a batch and what extends it, whose battery has its id."""
+    return bool({each.battery_id for each in batches} & {each.batch_id for each in batches})
 
 
 def _rated(batches: Sequence[BatchRun]) -> tuple[int, int]:
     """Return successes and rated episodes; none for a battery, as environments are never mixed in one rate."""
-    counted = batches if _is_one_kind(batches) else ()
+    counted = batches if len(batches) == 1 or _is_extended(batches) else ()
     return sum(each.n_success for each in counted), sum(each.n_rated or 0 for each in counted)
 
 

@@ -168,6 +168,7 @@ def test_a_batch_and_what_extends_it_are_one_run() -> None:
     tree.update(store)
     (row,) = tree.rows
     assert (row.run_id, {batch.batch_id for batch in row.batches}) == (batch_id(0), {batch_id(0), batch_id(1)})
+    assert RunRows(tree, store).line(0, 300)[0].text.endswith(", 2 parts")
 
 
 def test_a_run_whose_length_is_not_known_has_no_planned_episodes() -> None:
