@@ -1,4 +1,4 @@
-"""The harness itself: a seed gives one schedule, a short history breaks no promise, and nothing is left behind."""
+"""The harness itself: a seed gives one schedule, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -33,15 +33,6 @@ def test_a_long_schedule_has_every_fault() -> None:
     for target in ("node", "own_broker", "foreign_broker", "console", "server_a", "server_b"):
         assert {("kill", target), ("stop", target)} <= kinds
     assert {kind for kind, _ in kinds} == {"kill", "stop", "partition", "disk_full", "clock", "delete"}
-
-
-@long
-@pytest.mark.timeout(180)
-def test_a_short_history_breaks_no_promise(tmp_path: Path) -> None:
-    completed = subprocess.run(
-        soak_command(tmp_path, 3, 20), cwd=REPOSITORY, capture_output=True, text=True, timeout=170, check=False
-    )
-    assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 @long
