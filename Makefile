@@ -13,7 +13,7 @@ WITH_ENV = $(if $(ENV_FILE),$(BIN)/python scripts/with_env.py "$(ENV_FILE)" )
 # Half of the time of the fast tests is waiting, so two cores finish sooner with three processes.
 TEST_WORKERS ?= 3
 # Half of the time of the tests of real processes is waiting, too.
-LONG_WORKERS ?= 7
+LONG_WORKERS ?= 5
 SOAK_S ?= 600
 FUZZ_S ?= 600
 FUZZ_JOBS ?= 2
