@@ -311,12 +311,13 @@ class Batch:
     ) -> None:
         self.spec = spec = batch.spec
         self._placement = batch.placement
-        if models is not None and batch.setup.models is not None:
+        setup = batch.setup
+        if models is not None and setup.models is not None:
             models.gate.set_limits(batch.rate_limits)
         self._pool = pool or open_pool(
             spec.chosen_workers,
             spec,
-            batch.setup,
+            setup,
             models,
             workspace.store.runs,
             agent=batch.profile.agent,

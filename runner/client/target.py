@@ -28,6 +28,7 @@ from runner.node.state_lock import is_node_alive
 
 RESTORE_TIMEOUT_S: Final = 10.0  # a node checks its files every 2 seconds; a starting node has none for longer
 RESTORE_POLL_S: Final = 0.1
+MAX_NODES: Final = 1000  # anything on the bus can send heartbeats
 SEARCH_S: Final = 2.5  # for which the heartbeats of nodes are awaited, which come every 2 seconds
 
 
@@ -107,13 +108,13 @@ def is_stopped(target: Target) -> bool:
 
 
 async def find_nodes(connection: NatsConnection) -> dict[str, Heartbeat]:
-    """Return the latest heartbeat of each node of a bus, by name; takes as long as two heartbeats are apart."""
+    """Return the latest heartbeat of each node of a bus, by name, of at most ``MAX_NODES``; takes ``SEARCH_S``."""
     found: dict[str, Heartbeat] = {}
 
     async def note(message: Msg) -> None:
         row = decode(message.subject, message.headers, message.data, DurableNames())
         for item in row.batch.items if isinstance(row, LiveRow) else ():
-            if isinstance(item, Heartbeat):
+            if isinstance(item, Heartbeat) and len(found) < MAX_NODES:
                 found[message.subject.rpartition(".")[2]] = item
 
     subscription = await connection.client.subscribe(live_subject("health", "*"), cb=note)
